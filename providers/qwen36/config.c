@@ -1,0 +1,250 @@
+/* config.c: from the checkpoint's metadata to qwen36_config. Every number is
+ * checked against a range before anything is computed from it. */
+#include "qwen36.h"
+
+#include <stdio.h>
+
+#define PREFIX "qwen35moe."
+
+static ftk_str key_of(const char *suffix, char (*buffer)[96]) {
+    int n = snprintf(*buffer, sizeof *buffer, PREFIX "%s", suffix);
+    ftk_str key = {*buffer, (uint64_t)n};
+    return key;
+}
+
+/* A required integer; `fallback` >= 0 makes it optional. */
+static ftk_status get_u32(ftk_model *m, const char *suffix, uint32_t min, uint32_t max,
+                          int64_t fallback, uint32_t *out) {
+    char buffer[96];
+    uint64_t value;
+    ftk_status status = m->reader->get_u64(m->ctx, key_of(suffix, &buffer), min, max, &value);
+    if (status == FTK_OK) {
+        *out = (uint32_t)value;
+        return FTK_OK;
+    }
+    if (status != FTK_E_NOT_FOUND) return status;
+    if (fallback < 0)
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA, "metadata key %s is missing",
+                           buffer);
+    *out = (uint32_t)fallback;
+    return FTK_OK;
+}
+
+static ftk_status get_f64(ftk_model *m, const char *suffix, double min, double max, double *out) {
+    char buffer[96];
+    ftk_status status = m->reader->get_f64(m->ctx, key_of(suffix, &buffer), out);
+    if (status == FTK_E_NOT_FOUND)
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA, "metadata key %s is missing",
+                           buffer);
+    if (status != FTK_OK) return status;
+    if (!(*out >= min && *out <= max))
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA, "%s is %g, allowed are %g to %g",
+                           buffer, *out, min, max);
+    return FTK_OK;
+}
+
+#define REQUIRED (-1)
+
+static ftk_status shape_keys(ftk_model *m) {
+    qwen36_config *c = &m->config;
+    uint32_t value_dim, inner;
+    const struct {
+        const char *suffix;
+        uint32_t min, max;
+        int64_t fallback;
+        uint32_t *out;
+    } keys[] = {
+        {"block_count", 1, 1024, REQUIRED, &c->layers},
+        {"nextn_predict_layers", 0, 16, 0, &c->mtp_blocks},
+        {"context_length", 1, 1u << 24, REQUIRED, &c->context},
+        {"embedding_length", 16, 1u << 16, REQUIRED, &c->hidden},
+        {"attention.head_count", 1, 1024, REQUIRED, &c->heads},
+        {"attention.head_count_kv", 1, 1024, REQUIRED, &c->kv_heads},
+        {"attention.key_length", 16, 1024, REQUIRED, &c->head_dim},
+        {"attention.value_length", 16, 1024, REQUIRED, &value_dim},
+        {"rope.dimension_count", 2, 1024, REQUIRED, &c->rotary_dim},
+        {"expert_count", 1, 4096, REQUIRED, &c->experts},
+        {"expert_used_count", 1, 256, REQUIRED, &c->used_experts},
+        {"expert_feed_forward_length", 16, 1u << 16, REQUIRED, &c->expert_ff},
+        {"expert_shared_feed_forward_length", 16, 1u << 16, REQUIRED, &c->shared_ff},
+        {"ssm.conv_kernel", 2, QWEN36_MAX_TAPS, REQUIRED, &c->conv_kernel},
+        {"ssm.state_size", 16, QWEN36_MAX_DIM, REQUIRED, &c->state_dim},
+        {"ssm.group_count", 1, 1024, REQUIRED, &c->key_heads},
+        {"ssm.time_step_rank", 1, 1024, REQUIRED, &c->value_heads},
+        {"ssm.inner_size", 16, 1u << 18, REQUIRED, &inner},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        ftk_status status = get_u32(m, keys[i].suffix, keys[i].min, keys[i].max, keys[i].fallback,
+                                    keys[i].out);
+        if (status != FTK_OK) return status;
+    }
+    if (value_dim != c->head_dim)
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA,
+                           PREFIX "attention.value_length is %u, wanted the key length %u",
+                           value_dim, c->head_dim);
+    if (inner != c->value_heads * c->state_dim)
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA,
+                           PREFIX "ssm.inner_size is %u, wanted time_step_rank x state_size = %u",
+                           inner, c->value_heads * c->state_dim);
+    return FTK_OK;
+}
+
+/* Relations between the numbers that the forward pass relies on. */
+static ftk_status check_relations(ftk_model *m) {
+    qwen36_config *c = &m->config;
+    const char *broken = NULL;
+    if (c->mtp_blocks >= c->layers)
+        broken = "nextn_predict_layers must be below block_count";
+    else if (c->heads % c->kv_heads)
+        broken = "attention.head_count must be a multiple of head_count_kv";
+    else if (c->value_heads % c->key_heads)
+        broken = "ssm.time_step_rank must be a multiple of group_count";
+    else if (c->state_dim % 16)
+        broken = "ssm.state_size must be a multiple of 16";
+    else if (c->head_dim % 16)
+        broken = "attention.key_length must be a multiple of 16";
+    else if (c->rotary_dim % 2 || c->rotary_dim > c->head_dim)
+        broken = "rope.dimension_count must be even and at most attention.key_length";
+    else if (c->used_experts > c->experts)
+        broken = "expert_used_count must not exceed expert_count";
+    if (broken)
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA,
+                           "contradiction in metadata: " PREFIX "%s", broken);
+    c->conv_channels = (2 * c->key_heads + c->value_heads) * c->state_dim;
+    c->layers -= c->mtp_blocks;
+    if (c->mtp_blocks > 0)
+        qwen36_note(m->host, m->ctx, FTK_SEVERITY_INFO,
+                    "%u MTP block%s (blk.%u up) recognised and left out: drafting is not used",
+                    c->mtp_blocks, c->mtp_blocks == 1 ? "" : "s", c->layers);
+    return FTK_OK;
+}
+
+static ftk_status scaling_keys(ftk_model *m) {
+    qwen36_config *c = &m->config;
+    double eps;
+    ftk_status status = get_f64(m, "attention.layer_norm_rms_epsilon", 0.0, 1.0, &eps);
+    if (status == FTK_OK) status = get_f64(m, "rope.freq_base", 1.0, 1e12, &c->rope_theta);
+    if (status != FTK_OK) return status;
+    c->eps = (float)eps;
+
+    char buffer[96];
+    ftk_str scaling;
+    status = m->reader->get_str(m->ctx, key_of("rope.scaling.type", &buffer), &scaling);
+    if (status == FTK_OK && !(scaling.size == 4 && memcmp(scaling.data, "none", 4) == 0))
+        return qwen36_fail(
+            m->host, m->ctx, FTK_E_CKPT_METADATA,
+            "%s is '%.*s': scaled rotary embeddings are not supported, use a file without", buffer,
+            (int)(scaling.size > 32 ? 32 : scaling.size), scaling.data);
+    if (status != FTK_OK && status != FTK_E_NOT_FOUND) return status;
+
+    uint32_t reordered = 1;
+    status = m->reader->get_bool(m->ctx, key_of("ssm.v_head_reordered", &buffer), &reordered);
+    if (status != FTK_OK && status != FTK_E_NOT_FOUND) return status;
+    c->grouped_value_heads = !reordered;
+    return FTK_OK;
+}
+
+static bool has_tensor(ftk_model *m, uint32_t layer, const char *suffix) {
+    char name[64];
+    uint64_t index;
+    int n = snprintf(name, sizeof name, "blk.%u.%s", layer, suffix);
+    ftk_str s = {name, (uint64_t)n};
+    return m->reader->find_tensor(m->ctx, s, &index) == FTK_OK;
+}
+
+/* The kind of each layer, from the list if there is one, else from the interval;
+ * the tensors must agree. */
+static ftk_status layer_kinds(ftk_model *m) {
+    char buffer[96];
+    uint32_t interval;
+    ftk_status status = get_u32(m, "full_attention_interval", 1, 1024, 4, &interval);
+    if (status != FTK_OK) return status;
+    ftk_str list = key_of("attention.recurrent_layers", &buffer);
+    uint64_t listed = 0;
+    status = m->reader->array_size(m->ctx, list, &listed);
+    if (status != FTK_OK && status != FTK_E_NOT_FOUND) return status;
+    bool by_list = status == FTK_OK;
+    if (by_list && listed < m->config.layers)
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA,
+                           "%s has %llu entries for %u layers", buffer, (unsigned long long)listed,
+                           m->config.layers);
+    for (uint32_t i = 0; i < m->config.layers; i++) {
+        int64_t linear = (i + 1) % interval != 0;
+        if (by_list) {
+            status = m->reader->array_i64(m->ctx, list, i, &linear);
+            if (status != FTK_OK) return status;
+        }
+        m->layers[i].linear = linear != 0;
+        bool ssm = has_tensor(m, i, "ssm_a"), attention = has_tensor(m, i, "attn_q.weight");
+        if (m->layers[i].linear ? attention && !ssm : ssm && !attention)
+            return qwen36_fail(
+                m->host, m->ctx, FTK_E_CKPT_TENSOR,
+                "layer %u is a %s layer by metadata but has the tensors of the other kind", i,
+                linear ? "linear-attention" : "full-attention");
+        uint64_t *count = m->layers[i].linear ? &m->linear_count : &m->kv_layer_count;
+        m->layers[i].cache = (uint32_t)(*count)++;
+    }
+    return FTK_OK;
+}
+
+/* End of generation: the file's own end token, and the family's other ones by
+ * name, as far as the vocabulary has them. */
+static ftk_status end_tokens(ftk_model *m) {
+    static const char *const names[] = {"<|endoftext|>", "<|im_end|>", "<|fim_pad|>",
+                                        "<|repo_name|>", "<|file_sep|>"};
+    ftk_str tokens = qwen36_str("tokenizer.ggml.tokens");
+    uint64_t id, vocabulary;
+    ftk_status status = m->reader->array_size(m->ctx, tokens, &vocabulary);
+    if (status == FTK_E_NOT_FOUND ||
+        (status == FTK_OK && (vocabulary == 0 || vocabulary > 1u << 24)))
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TOKENIZER,
+                           "tokenizer.ggml.tokens is missing, empty or too long");
+    if (status != FTK_OK) return status;
+    m->config.vocabulary = (uint32_t)vocabulary;
+    status = m->reader->get_u64(m->ctx, qwen36_str("tokenizer.ggml.eos_token_id"), 0,
+                                vocabulary - 1, &id);
+    if (status == FTK_OK)
+        m->end_tokens[m->end_token_count++] = (int32_t)id;
+    else if (status != FTK_E_NOT_FOUND)
+        return status;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        status = m->reader->array_find_str(m->ctx, tokens, qwen36_str(names[i]), &id);
+        if (status == FTK_E_NOT_FOUND) continue;
+        if (status != FTK_OK) return status;
+        bool known = false;
+        for (uint32_t j = 0; j < m->end_token_count; j++) known |= m->end_tokens[j] == (int32_t)id;
+        if (!known) m->end_tokens[m->end_token_count++] = (int32_t)id;
+    }
+    return FTK_OK;
+}
+
+static ftk_status check_pretokenizer(ftk_model *m) {
+    ftk_str pre;
+    ftk_status status = m->reader->get_str(m->ctx, qwen36_str("tokenizer.ggml.pre"), &pre);
+    if (status == FTK_E_NOT_FOUND)
+        return qwen36_fail(
+            m->host, m->ctx, FTK_E_CKPT_TOKENIZER,
+            "tokenizer.ggml.pre is missing, wanted 'qwen35': the file was converted without "
+            "the name of its pre-tokenizer, convert it again");
+    if (status != FTK_OK) return status;
+    if (pre.size != 6 || memcmp(pre.data, "qwen35", 6) != 0)
+        return qwen36_fail(
+            m->host, m->ctx, FTK_E_CKPT_TOKENIZER,
+            "tokenizer.ggml.pre is '%.*s', wanted 'qwen35': text would be split wrongly",
+            (int)(pre.size > 32 ? 32 : pre.size), pre.data);
+    return FTK_OK;
+}
+
+ftk_status qwen36_configure(ftk_model *m) {
+    ftk_status status = shape_keys(m);
+    if (status == FTK_OK) status = check_relations(m);
+    if (status == FTK_OK) status = scaling_keys(m);
+    if (status == FTK_OK) status = check_pretokenizer(m);
+    if (status == FTK_OK) status = end_tokens(m);
+    if (status != FTK_OK) return status;
+    m->layers = m->host->alloc(m->ctx, (uint64_t)m->config.layers * sizeof *m->layers, 0);
+    if (!m->layers)
+        return qwen36_fail(m->host, m->ctx, FTK_E_NO_MEMORY,
+                           "out of host memory for the layer table");
+    return layer_kinds(m);
+}

@@ -1,0 +1,154 @@
+/*
+ * kernels_impl.h: the bodies of kernels.h in plain C with explicit fma, so that
+ * every compilation gives the same bits. Included once per instruction set, after
+ * QWEN36_SET names the kernel set to define.
+ */
+#include "kernels.h"
+
+#include <string.h>
+
+#include <freetoken/device/math.h>
+
+/* Sum of a[i] * b[i] in sixteen lanes, lane l taking elements l, l + 16, ..., then
+ * folded 8, 4, 2, 1: the order that the core's operators use too. */
+static float dot_lanes(const float *a, const float *b, uint32_t n) {
+    float lane[16] = {0};
+    for (uint32_t i = 0; i < n; i += 16)
+        for (uint32_t l = 0; l < 16; l++) lane[l] = __builtin_fmaf(a[i + l], b[i + l], lane[l]);
+    for (uint32_t half = 8; half > 0; half /= 2)
+        for (uint32_t l = 0; l < half; l++) lane[l] += lane[l + half];
+    return lane[0];
+}
+
+/* One channel block of one sequence. `window` holds the taps - 1 raw inputs
+ * before the row at hand, oldest first, as the state does. */
+static void conv_rows(const qwen36_conv_args *a, float *state, uint32_t first, uint32_t n,
+                      int32_t row, int32_t end) {
+    uint32_t past = a->taps - 1;
+    float window[QWEN36_MAX_TAPS - 1][QWEN36_CONV_BLOCK];
+    for (uint32_t k = 0; k < past; k++)
+        memcpy(window[k], state + (size_t)k * a->channels + first, n * sizeof(float));
+    for (; row < end; row++) {
+        const float *u = a->u + (size_t)row * a->channels + first;
+        float *y = a->y + (size_t)row * a->channels + first;
+        for (uint32_t c = 0; c < n; c++) {
+            const float *w = a->weight + (size_t)(first + c) * a->taps;
+            float sum = 0.0f;
+            for (uint32_t k = 0; k < past; k++) sum = __builtin_fmaf(w[k], window[k][c], sum);
+            sum = __builtin_fmaf(w[past], u[c], sum);
+            y[c] = ftk_silu(sum);
+        }
+        memmove(window[0], window[1], (past - 1) * sizeof window[0]);
+        memcpy(window[past - 1], u, n * sizeof(float));
+    }
+    for (uint32_t k = 0; k < past; k++)
+        memcpy(state + (size_t)k * a->channels + first, window[k], n * sizeof(float));
+}
+
+static void conv(const void *args, uint64_t begin, uint64_t end) {
+    const qwen36_conv_args *a = args;
+    uint32_t blocks = (a->channels + QWEN36_CONV_BLOCK - 1) / QWEN36_CONV_BLOCK;
+    for (uint64_t item = begin; item < end; item++) {
+        uint64_t s = item / blocks;
+        uint32_t first = (uint32_t)(item % blocks) * QWEN36_CONV_BLOCK;
+        uint32_t n = a->channels - first < QWEN36_CONV_BLOCK ? a->channels - first
+                                                             : QWEN36_CONV_BLOCK;
+        int32_t row = a->seq.sequence_rows[s], last = a->seq.sequence_rows[s + 1];
+        if (row == last) continue;
+        char *slot = a->seq.state + (uint64_t)a->seq.state_slots[s] * a->seq.slot_stride;
+        conv_rows(a, (float *)(void *)slot, first, n, row, last);
+    }
+}
+
+/* y = x / sqrt(sum x^2 + eps) * scale */
+static void unit_length(const float *x, uint32_t n, float eps, float scale, float *y) {
+    float inverse = scale / ftk_sqrtf(dot_lanes(x, x, n) + eps);
+    for (uint32_t i = 0; i < n; i++) y[i] = x[i] * inverse;
+}
+
+static void fold_segments(float (*part)[QWEN36_MAX_DIM], uint32_t dim) {
+    for (uint32_t half = 4; half > 0; half /= 2)
+        for (uint32_t p = 0; p < half; p++)
+            for (uint32_t j = 0; j < dim; j++) part[p][j] += part[p + half][j];
+}
+
+/* One token of one head. */
+static void delta_step(float *restrict S, const float *q, const float *k, const float *v,
+                       float alpha, float beta, uint32_t dim, float *restrict o) {
+    float sk[8][QWEN36_MAX_DIM], sq[8][QWEN36_MAX_DIM], d[QWEN36_MAX_DIM];
+    uint32_t segment = dim / 8;
+    for (uint32_t p = 0; p < 8; p++) {
+        memset(sk[p], 0, dim * sizeof(float));
+        memset(sq[p], 0, dim * sizeof(float));
+        for (uint32_t i = p * segment; i < (p + 1) * segment; i++) {
+            const float *row = S + (size_t)i * dim;
+            for (uint32_t j = 0; j < dim; j++) {
+                sk[p][j] = __builtin_fmaf(row[j], k[i], sk[p][j]);
+                sq[p][j] = __builtin_fmaf(row[j], q[i], sq[p][j]);
+            }
+        }
+    }
+    fold_segments(sk, dim);
+    fold_segments(sq, dim);
+    float kq = dot_lanes(k, q, dim);
+    for (uint32_t j = 0; j < dim; j++) {
+        d[j] = beta * (v[j] - alpha * sk[0][j]);
+        o[j] = __builtin_fmaf(d[j], kq, alpha * sq[0][j]);
+    }
+    for (uint32_t i = 0; i < dim; i++) {
+        float *row = S + (size_t)i * dim;
+        for (uint32_t j = 0; j < dim; j++) row[j] = __builtin_fmaf(k[i], d[j], alpha * row[j]);
+    }
+}
+
+static void delta_rows(const qwen36_delta_args *a, float *S, uint32_t head, int32_t row,
+                       int32_t end) {
+    uint32_t dim = a->dim;
+    uint32_t key_head = qwen36_key_head(head, a->key_heads, a->value_heads, a->grouped_value_heads);
+    float q[QWEN36_MAX_DIM], k[QWEN36_MAX_DIM];
+    float q_scale = 1.0f / ftk_sqrtf((float)dim);
+    for (; row < end; row++) {
+        const float *u = a->qkv + (size_t)row * a->channels;
+        const float *v = u + (size_t)(2 * a->key_heads + head) * dim;
+        unit_length(u + (size_t)key_head * dim, dim, a->eps, q_scale, q);
+        unit_length(u + (size_t)(a->key_heads + key_head) * dim, dim, a->eps, 1.0f, k);
+        size_t at = (size_t)row * a->value_heads + head;
+        float alpha = ftk_expf(a->a[head] * ftk_softplus(a->alpha[at] + a->dt[head]));
+        float beta = ftk_sigmoid(a->beta[at]);
+        delta_step(S, q, k, v, alpha, beta, dim, a->o + at * dim);
+    }
+}
+
+static void delta(const void *args, uint64_t begin, uint64_t end) {
+    const qwen36_delta_args *a = args;
+    for (uint64_t item = begin; item < end; item++) {
+        uint64_t s = item / a->value_heads;
+        uint32_t head = (uint32_t)(item % a->value_heads);
+        int32_t row = a->seq.sequence_rows[s], last = a->seq.sequence_rows[s + 1];
+        if (row == last) continue;
+        char *slot = a->seq.state + (uint64_t)a->seq.state_slots[s] * a->seq.slot_stride;
+        float *S = (float *)(void *)slot + (size_t)head * a->dim * a->dim;
+        delta_rows(a, S, head, row, last);
+    }
+}
+
+static void gated_norm(const void *args, uint64_t begin, uint64_t end) {
+    const qwen36_gated_norm_args *a = args;
+    for (uint64_t item = begin; item < end; item++) {
+        const float *o = a->o + item * a->dim, *z = a->z + item * a->dim;
+        float *y = a->y + item * a->dim;
+        float scale = 1.0f / ftk_sqrtf(dot_lanes(o, o, a->dim) / (float)a->dim + a->eps);
+        for (uint32_t i = 0; i < a->dim; i++) y[i] = o[i] * scale * a->weight[i] * ftk_silu(z[i]);
+    }
+}
+
+static void attention_gate(const void *args, uint64_t begin, uint64_t end) {
+    const qwen36_attention_gate_args *a = args;
+    for (uint64_t item = begin; item < end; item++) {
+        const float *gate = a->qg + (2 * item + 1) * a->dim;
+        float *o = a->o + item * a->dim;
+        for (uint32_t i = 0; i < a->dim; i++) o[i] *= ftk_sigmoid(gate[i]);
+    }
+}
+
+const qwen36_kernel_set QWEN36_SET = {conv, delta, gated_norm, attention_gate};

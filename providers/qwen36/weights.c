@@ -1,0 +1,283 @@
+/*
+ * weights.c: the declarative plan. One table says which tensors a layer has and
+ * what shape each must be; from it come the plan of dense tensors and expert
+ * banks, and, after loading, the layers' pointers to views.
+ *
+ * Names and shapes are those of GGUF files of architecture qwen35moe, as
+ * llama.cpp's converter writes them (its value transformations, 1 + w in norms
+ * and -exp in ssm_a, are already in the file).
+ */
+#include "qwen36.h"
+
+#include <stdio.h>
+
+enum { ANY_LAYER, FULL_LAYER, LINEAR_LAYER };
+
+typedef struct spec {
+    const char *suffix;
+    int kind;
+    bool f32; /* read by kernels and norms, not by a matmul */
+    uint64_t rows, cols;
+} spec;
+
+static void layer_specs(const qwen36_config *c, spec out[T_COUNT]) {
+    uint64_t q = (uint64_t)c->heads * c->head_dim, kv = (uint64_t)c->kv_heads * c->head_dim;
+    uint64_t v = (uint64_t)c->value_heads * c->state_dim;
+    const spec table[T_COUNT] = {
+        [T_ATTN_NORM] = {"attn_norm.weight", ANY_LAYER, true, 1, c->hidden},
+        [T_POST_NORM] = {"post_attention_norm.weight", ANY_LAYER, true, 1, c->hidden},
+        [T_ROUTER] = {"ffn_gate_inp.weight", ANY_LAYER, false, c->experts, c->hidden},
+        [T_SHARED_GATE_INP] = {"ffn_gate_inp_shexp.weight", ANY_LAYER, false, 1, c->hidden},
+        [T_SHARED_GATE] = {"ffn_gate_shexp.weight", ANY_LAYER, false, c->shared_ff, c->hidden},
+        [T_SHARED_UP] = {"ffn_up_shexp.weight", ANY_LAYER, false, c->shared_ff, c->hidden},
+        [T_SHARED_DOWN] = {"ffn_down_shexp.weight", ANY_LAYER, false, c->hidden, c->shared_ff},
+        [T_Q] = {"attn_q.weight", FULL_LAYER, false, 2 * q, c->hidden},
+        [T_K] = {"attn_k.weight", FULL_LAYER, false, kv, c->hidden},
+        [T_V] = {"attn_v.weight", FULL_LAYER, false, kv, c->hidden},
+        [T_O] = {"attn_output.weight", FULL_LAYER, false, c->hidden, q},
+        [T_Q_NORM] = {"attn_q_norm.weight", FULL_LAYER, true, 1, c->head_dim},
+        [T_K_NORM] = {"attn_k_norm.weight", FULL_LAYER, true, 1, c->head_dim},
+        [T_QKV] = {"attn_qkv.weight", LINEAR_LAYER, false, c->conv_channels, c->hidden},
+        [T_Z] = {"attn_gate.weight", LINEAR_LAYER, false, v, c->hidden},
+        [T_ALPHA] = {"ssm_alpha.weight", LINEAR_LAYER, false, c->value_heads, c->hidden},
+        [T_BETA] = {"ssm_beta.weight", LINEAR_LAYER, false, c->value_heads, c->hidden},
+        [T_CONV] = {"ssm_conv1d.weight", LINEAR_LAYER, true, c->conv_channels, c->conv_kernel},
+        [T_DT] = {"ssm_dt.bias", LINEAR_LAYER, true, 1, c->value_heads},
+        [T_A] = {"ssm_a", LINEAR_LAYER, true, 1, c->value_heads},
+        [T_SSM_NORM] = {"ssm_norm.weight", LINEAR_LAYER, true, 1, c->state_dim},
+        [T_SSM_OUT] = {"ssm_out.weight", LINEAR_LAYER, false, c->hidden, v},
+    };
+    memcpy(out, table, sizeof table);
+}
+
+static void global_specs(const qwen36_config *c, spec out[G_COUNT]) {
+    out[G_EMBED] = (spec){"token_embd.weight", ANY_LAYER, false, c->vocabulary, c->hidden};
+    out[G_OUTPUT_NORM] = (spec){"output_norm.weight", ANY_LAYER, true, 1, c->hidden};
+    out[G_OUTPUT] = (spec){"output.weight", ANY_LAYER, false, c->vocabulary, c->hidden};
+}
+
+static const char *const bank_suffix[B_COUNT] = {"ffn_gate_exps.weight", "ffn_up_exps.weight",
+                                                 "ffn_down_exps.weight"};
+static const char *const bank_part[B_COUNT] = {"gate", "up", "down"};
+
+static ftk_status find(ftk_model *m, const char *name, uint64_t *index, ftk_tensor_info *info) {
+    ftk_str s = qwen36_str(name);
+    if (m->reader->find_tensor(m->ctx, s, index) != FTK_OK)
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TENSOR, "tensor %s is missing", name);
+    info->struct_size = (uint32_t)sizeof *info;
+    return m->reader->tensor(m->ctx, *index, info);
+}
+
+static ftk_status check_shape(ftk_model *m, const char *name, const ftk_tensor_info *t, uint64_t d0,
+                              uint64_t d1, uint64_t d2) {
+    if (t->dims[0] == d0 && t->dims[1] == d1 && t->dims[2] == d2 && t->dims[3] == 1) return FTK_OK;
+    return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TENSOR,
+                       "tensor %s has shape {%llu, %llu, %llu, %llu}, wanted {%llu, %llu, %llu, 1}",
+                       name, (unsigned long long)t->dims[0], (unsigned long long)t->dims[1],
+                       (unsigned long long)t->dims[2], (unsigned long long)t->dims[3],
+                       (unsigned long long)d0, (unsigned long long)d1, (unsigned long long)d2);
+}
+
+/* Adds the tensor `name` to the plan. */
+static ftk_status plan_tensor(ftk_model *m, const char *name, const spec *s, uint64_t *slot) {
+    uint64_t index;
+    ftk_tensor_info info;
+    ftk_status status = find(m, name, &index, &info);
+    if (status == FTK_OK) status = check_shape(m, name, &info, s->cols, s->rows, 1);
+    if (status != FTK_OK) return status;
+    if (s->f32 && info.type != FTK_TYPE_F32)
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TYPE, "tensor %s has type %u, wanted F32",
+                           name, info.type);
+    uint64_t at = m->tensor_count++;
+    snprintf(m->names[at], sizeof m->names[at], "%s", name);
+    m->tensors[at] = (ftk_tensor_plan){.name = qwen36_str(m->names[at]),
+                                       .tensor = index,
+                                       .rows = s->rows,
+                                       .cols = s->cols,
+                                       .source = FTK_SOURCE_TENSOR,
+                                       .type = info.type};
+    *slot = at;
+    return FTK_OK;
+}
+
+static ftk_status plan_bank(ftk_model *m, uint32_t layer, int part) {
+    const qwen36_config *c = &m->config;
+    char name[64];
+    snprintf(name, sizeof name, "blk.%u.%s", layer, bank_suffix[part]);
+    uint64_t rows = part == B_DOWN ? c->hidden : c->expert_ff;
+    uint64_t cols = part == B_DOWN ? c->expert_ff : c->hidden;
+    uint64_t index;
+    ftk_tensor_info info;
+    ftk_status status = find(m, name, &index, &info);
+    if (status == FTK_OK) status = check_shape(m, name, &info, cols, rows, c->experts);
+    if (status != FTK_OK) return status;
+    uint64_t at = (uint64_t)layer * B_COUNT + (uint64_t)part;
+    m->bank_parts[at] = (ftk_bank_part){.part = qwen36_str(bank_part[part]),
+                                        .tensor = index,
+                                        .expert_stride = info.bytes / c->experts,
+                                        .rows = rows,
+                                        .cols = cols,
+                                        .layer = layer,
+                                        .experts = c->experts,
+                                        .used = c->used_experts,
+                                        .type = info.type};
+    m->layers[layer].bank[part] = at;
+    return FTK_OK;
+}
+
+static ftk_status plan_layer(ftk_model *m, uint32_t layer) {
+    spec specs[T_COUNT];
+    layer_specs(&m->config, specs);
+    qwen36_layer *l = &m->layers[layer];
+    for (int t = 0; t < T_COUNT; t++) {
+        l->plan[t] = NO_TENSOR;
+        if (specs[t].kind == (l->linear ? FULL_LAYER : LINEAR_LAYER)) continue;
+        char name[64];
+        snprintf(name, sizeof name, "blk.%u.%s", layer, specs[t].suffix);
+        ftk_status status = plan_tensor(m, name, &specs[t], &l->plan[t]);
+        if (status != FTK_OK) return status;
+    }
+    for (int part = 0; part < B_COUNT; part++) {
+        ftk_status status = plan_bank(m, layer, part);
+        if (status != FTK_OK) return status;
+    }
+    if (!l->linear)
+        m->kv_layers[l->cache] = (ftk_kv_layer){.layer = layer,
+                                                .kv_heads = m->config.kv_heads,
+                                                .key_dim = m->config.head_dim,
+                                                .value_dim = m->config.head_dim};
+    return FTK_OK;
+}
+
+/* The output matrix, or the embedding where a file ties the two. */
+static ftk_status plan_globals(ftk_model *m) {
+    spec specs[G_COUNT];
+    global_specs(&m->config, specs);
+    uint64_t index;
+    bool tied = m->reader->find_tensor(m->ctx, qwen36_str("output.weight"), &index) != FTK_OK;
+    for (int g = 0; g < G_COUNT; g++) {
+        if (g == G_OUTPUT && tied) {
+            m->global[g] = m->global[G_EMBED];
+            qwen36_note(m->host, m->ctx, FTK_SEVERITY_INFO,
+                        "no output.weight: the token embedding is the output matrix");
+            continue;
+        }
+        ftk_status status = plan_tensor(m, specs[g].suffix, &specs[g], &m->global[g]);
+        if (status != FTK_OK) return status;
+    }
+    return FTK_OK;
+}
+
+static ftk_status format_of(ftk_model *m, uint32_t type, uint32_t *formats) {
+    uint32_t format;
+    ftk_status status = m->ops->activation_format(type, &format);
+    if (status == FTK_OK) *formats |= format;
+    return status;
+}
+
+/* Which activation formats the readers of each intermediate ask for. */
+static ftk_status plan_formats(ftk_model *m, qwen36_layer *l) {
+    const struct {
+        uint32_t *formats;
+        int tensor;
+    } dense[] = {
+        {&l->mixer_formats, l->linear ? T_QKV : T_Q},
+        {&l->mixer_formats, l->linear ? T_Z : T_K},
+        {&l->mixer_formats, l->linear ? T_ALPHA : T_V},
+        {&l->mixer_formats, l->linear ? T_BETA : T_V},
+        {&l->mixed_formats, l->linear ? T_SSM_OUT : T_O},
+        {&l->moe_formats, T_ROUTER},
+        {&l->moe_formats, T_SHARED_GATE_INP},
+        {&l->moe_formats, T_SHARED_GATE},
+        {&l->moe_formats, T_SHARED_UP},
+        {&l->shared_formats, T_SHARED_DOWN},
+    };
+    for (size_t i = 0; i < sizeof dense / sizeof *dense; i++) {
+        const ftk_tensor_plan *t = &m->tensors[l->plan[dense[i].tensor]];
+        ftk_status status = format_of(m, t->type, dense[i].formats);
+        if (status != FTK_OK)
+            return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TYPE,
+                               "tensor %.*s has type %u: no operator reads it", (int)t->name.size,
+                               t->name.data, t->type);
+    }
+    for (int part = 0; part < B_COUNT; part++) {
+        const ftk_bank_part *b = &m->bank_parts[l->bank[part]];
+        ftk_status status = format_of(m, b->type,
+                                      part == B_DOWN ? &l->expert_formats : &l->moe_formats);
+        if (status != FTK_OK)
+            return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TYPE,
+                               "tensor blk.%u.%s has type %u: no operator reads it", b->layer,
+                               bank_suffix[part], b->type);
+    }
+    return FTK_OK;
+}
+
+/* Tensors that nothing here reads are fine (vision, MTP, scales), but are said. */
+static void note_unused(ftk_model *m) {
+    uint64_t total = m->reader->tensor_count(m->ctx);
+    uint64_t used = m->tensor_count + (uint64_t)m->config.layers * B_COUNT;
+    if (total > used)
+        qwen36_note(m->host, m->ctx,
+                    m->config.mtp_blocks ? FTK_SEVERITY_INFO : FTK_SEVERITY_WARNING,
+                    "%llu of %llu tensors are not part of the text model and are not used",
+                    (unsigned long long)(total - used), (unsigned long long)total);
+}
+
+static ftk_status allocate_plan(ftk_model *m) {
+    uint64_t layers = m->config.layers, dense = layers * T_COUNT + G_COUNT;
+    m->tensors = m->host->alloc(m->ctx, dense * sizeof *m->tensors, 0);
+    m->names = m->host->alloc(m->ctx, dense * sizeof *m->names, 0);
+    m->bank_parts = m->host->alloc(m->ctx, layers * B_COUNT * sizeof *m->bank_parts, 0);
+    m->kv_layers = m->host->alloc(m->ctx, (m->kv_layer_count + 1) * sizeof *m->kv_layers, 0);
+    if (m->tensors && m->names && m->bank_parts && m->kv_layers) return FTK_OK;
+    return qwen36_fail(m->host, m->ctx, FTK_E_NO_MEMORY, "out of host memory for the weight plan");
+}
+
+ftk_status qwen36_plan_weights(ftk_model *m, ftk_plan *plan) {
+    ftk_status status = allocate_plan(m);
+    if (status == FTK_OK) status = plan_globals(m);
+    for (uint32_t i = 0; status == FTK_OK && i < m->config.layers; i++) {
+        status = plan_layer(m, i);
+        if (status == FTK_OK) status = plan_formats(m, &m->layers[i]);
+    }
+    if (status != FTK_OK) return status;
+    const ftk_tensor_plan *output = &m->tensors[m->global[G_OUTPUT]];
+    status = format_of(m, output->type, &m->output_format);
+    if (status != FTK_OK)
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TYPE,
+                           "the output matrix has type %u: no operator reads it", output->type);
+    note_unused(m);
+
+    plan->tensor_stride = (uint32_t)sizeof *m->tensors;
+    plan->tensors = m->tensors;
+    plan->tensor_count = m->tensor_count;
+    plan->bank_part_stride = (uint32_t)sizeof *m->bank_parts;
+    plan->bank_parts = m->bank_parts;
+    plan->bank_part_count = (uint64_t)m->config.layers * B_COUNT;
+    plan->kv_layer_stride = (uint32_t)sizeof *m->kv_layers;
+    plan->kv_layers = m->kv_layers;
+    plan->kv_layer_count = m->kv_layer_count;
+    plan->state_bytes = m->linear_count * qwen36_layer_state_floats(&m->config) * sizeof(float);
+    for (uint64_t i = 0; i < plan->bucket_count; i++)
+        plan->bucket_workspace_bytes[i] = qwen36_workspace_bytes(m, plan->bucket_rows[i]);
+    return FTK_OK;
+}
+
+static const ftk_weight *weight_at(const ftk_weight_views *views, uint64_t i) {
+    return (const ftk_weight *)(const void *)((const char *)views->weights +
+                                              i * views->weight_stride);
+}
+
+ftk_status qwen36_load_weights(ftk_model *m, const ftk_weight_views *views) {
+    for (int g = 0; g < G_COUNT; g++) m->g[g] = weight_at(views, m->global[g]);
+    for (uint32_t i = 0; i < m->config.layers; i++) {
+        qwen36_layer *l = &m->layers[i];
+        for (int t = 0; t < T_COUNT; t++)
+            l->w[t] = l->plan[t] == NO_TENSOR ? NULL : weight_at(views, l->plan[t]);
+        for (int part = 0; part < B_COUNT; part++)
+            l->experts[part] = (const ftk_bank_view *)(const void *)((const char *)views->banks +
+                                                                     l->bank[part] *
+                                                                         views->bank_stride);
+    }
+    return FTK_OK;
+}

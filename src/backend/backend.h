@@ -1,0 +1,88 @@
+/*
+ * backend.h: the one interface between the engine and a kind of device: memory,
+ * streams, events, graphs, the operators and the provider's own kernels. The
+ * core drives it; providers see only the tables of provider.h that a backend
+ * fills in. Implemented by cpu/ (and, as modules, cuda/ and hip/).
+ *
+ * Device addresses are plain pointers; only the backend that made them may
+ * follow them. A stream runs its work in order. Work becomes visible to the
+ * host, and to other streams through events, after stream_sync.
+ */
+#ifndef FTI_BACKEND_H
+#define FTI_BACKEND_H
+
+#include "core/base.h"
+
+typedef struct fti_backend fti_backend;
+typedef struct fti_graph fti_graph;
+typedef struct fti_event fti_event;
+
+typedef struct fti_backend_options {
+    uint32_t threads;     /* 0: as many as affinity and cgroup allow */
+    uint32_t kernel_mask; /* variants that may be used; 0: reference only */
+    bool float_numerics;  /* weights dequantised, f32 activations; verification only */
+} fti_backend_options;
+
+typedef struct fti_backend_ops {
+    const char *name; /* "cpu" */
+
+    /* Value of a capability this backend reports ("cpu.avx2"); FTK_E_NOT_FOUND. */
+    ftk_status (*capability)(const fti_backend *, ftk_str name, int64_t *value);
+    /* The i-th capability's name, NULL past the end. */
+    const char *(*capability_name)(const fti_backend *, size_t i);
+    /* Bytes that an engine may plan with. */
+    uint64_t (*memory_available)(const fti_backend *);
+
+    /* Device memory, 64-byte aligned, zeroed. Accounted: see memory_used. */
+    ftk_status (*alloc)(fti_backend *, uint64_t bytes, const char *what, void **out,
+                        ftk_error *err);
+    void (*release)(fti_backend *, void *memory, uint64_t bytes);
+    uint64_t (*memory_used)(const fti_backend *);
+    /* Makes mapped file bytes readable by operators without a copy, if the
+     * backend can: then *out is the device address. FTK_E_UNSUPPORTED if it
+     * must be copied. */
+    ftk_status (*adopt)(fti_backend *, const void *mapped, uint64_t bytes, const void **out);
+
+    ftk_status (*stream_create)(fti_backend *, ftk_stream **out, ftk_error *err);
+    void (*stream_destroy)(ftk_stream *);
+    /* Waits for everything on the stream; the first failure since the last sync. */
+    ftk_status (*stream_sync)(ftk_stream *);
+
+    /* Host memory to device and back, ordered on the stream. The host side must
+     * stay valid until the work has run. */
+    ftk_status (*upload)(ftk_stream *, void *device, const void *host, uint64_t bytes);
+    ftk_status (*download)(ftk_stream *, void *host, const void *device, uint64_t bytes);
+    ftk_status (*clear)(ftk_stream *, void *device, uint64_t bytes);
+
+    ftk_status (*event_create)(fti_backend *, fti_event **out, ftk_error *err);
+    void (*event_destroy)(fti_event *);
+    ftk_status (*event_record)(ftk_stream *, fti_event *);
+    /* Later work of the stream runs after what the event recorded; an event never
+     * recorded waits for nothing. A stream that waits for an event of a capturing
+     * stream joins its capture. */
+    ftk_status (*event_wait)(ftk_stream *, fti_event *);
+
+    /* Between begin and end, work put on the stream is recorded, not run. end
+     * fails, and leaves the stream usable, if something illegal was recorded or a
+     * joined stream was not joined back (its work must be waited for by an event). */
+    ftk_status (*capture_begin)(ftk_stream *);
+    ftk_status (*capture_end)(ftk_stream *, fti_graph **out, ftk_error *err);
+    ftk_status (*graph_launch)(ftk_stream *, fti_graph *);
+    void (*graph_destroy)(fti_graph *);
+    uint64_t (*graph_nodes)(const fti_graph *);
+
+    void (*destroy)(fti_backend *);
+} fti_backend_ops;
+
+struct fti_backend {
+    const fti_backend_ops *ops;
+    const ftk_if_operators *operators;
+    const ftk_if_kernels *kernels;
+};
+
+/* The built-in backend. `threads` beyond four times what affinity and cgroup allow
+ * is refused with FTK_E_ARGUMENT. */
+ftk_status fti_cpu_backend_create(const fti_backend_options *options, fti_backend **out,
+                                  ftk_error *err) FTI_WARN_UNUSED;
+
+#endif

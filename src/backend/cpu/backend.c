@@ -1,0 +1,179 @@
+/*
+ * backend.c: creation of the CPU backend, its capabilities and its memory.
+ */
+#include "backend/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#define ALIGNMENT         64u
+#define MAP_FROM          (1024u * 1024u) /* larger blocks come from the system, zeroed */
+#define MAX_OVERSUBSCRIBE 4u              /* threads per allowed processor that can be asked for */
+
+static fti_cpu_backend *cpu(fti_backend *backend) {
+    return (fti_cpu_backend *)(void *)backend;
+}
+
+static const fti_cpu_backend *cpu_const(const fti_backend *backend) {
+    return (const fti_cpu_backend *)(const void *)backend;
+}
+
+/* ---- capabilities ---- */
+
+static const struct {
+    const char *name;
+    uint32_t bit;
+} feature_names[] = {
+    {"cpu.avx2", FTI_CPU_MASK_AVX2},
+    {"cpu.avx512f", FTI_CPU_MASK_AVX512F},
+    {"cpu.avx512_vnni", FTI_CPU_MASK_AVX512_VNNI},
+    {"cpu.neon", FTI_CPU_MASK_NEON},
+};
+
+static const char *capability_name(const fti_backend *backend, size_t i) {
+    uint32_t usable = fti_cpu_features() & cpu_const(backend)->kernel_mask;
+    if (i == 0) return "cpu.threads";
+    for (size_t f = 0; f < FTI_COUNT(feature_names); f++)
+        if ((usable & feature_names[f].bit) && --i == 0) return feature_names[f].name;
+    return NULL;
+}
+
+static ftk_status capability(const fti_backend *backend, ftk_str name, int64_t *value) {
+    const char *known;
+    for (size_t i = 0; (known = capability_name(backend, i)) != NULL; i++) {
+        if (!fti_str_is(name, known)) continue;
+        *value = i == 0 ? (int64_t)fti_pool_threads(cpu_const(backend)->pool) : 1;
+        return FTK_OK;
+    }
+    return FTK_E_NOT_FOUND;
+}
+
+/* ---- memory ---- */
+
+static uint64_t memory_available(const fti_backend *backend) {
+    (void)backend;
+    return fti_cpu_memory_available();
+}
+
+static void *map_memory(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return NULL;
+    madvise(memory, bytes, MADV_HUGEPAGE); /* a wish; without it only slower */
+    return memory;
+}
+
+static void *small_memory(size_t bytes) {
+    void *memory = NULL;
+    size_t size = bytes ? bytes : 1;
+    if (posix_memalign(&memory, ALIGNMENT, size)) return NULL;
+    return memset(memory, 0, size);
+}
+
+static ftk_status alloc(fti_backend *backend, uint64_t bytes, const char *what, void **out,
+                        ftk_error *err) {
+    if (bytes > PTRDIFF_MAX) return fti_no_memory(err, bytes, what);
+    void *memory = bytes >= MAP_FROM ? map_memory((size_t)bytes) : small_memory((size_t)bytes);
+    if (!memory) return fti_no_memory(err, bytes, what);
+    atomic_fetch_add(&cpu(backend)->memory_used, bytes);
+    *out = memory;
+    return FTK_OK;
+}
+
+static void release(fti_backend *backend, void *memory, uint64_t bytes) {
+    if (!memory) return;
+    if (bytes >= MAP_FROM) {
+        munmap(memory, (size_t)bytes);
+    } else {
+        free(memory);
+    }
+    atomic_fetch_sub(&cpu(backend)->memory_used, bytes);
+}
+
+static uint64_t memory_used(const fti_backend *backend) {
+    return atomic_load(&cpu_const(backend)->memory_used);
+}
+
+static ftk_status adopt(fti_backend *backend, const void *mapped, uint64_t bytes,
+                        const void **out) {
+    (void)backend;
+    (void)bytes;
+    *out = mapped;
+    return FTK_OK;
+}
+
+/* ---- creation ---- */
+
+static void destroy(fti_backend *backend) {
+    if (!backend) return;
+    fti_pool_destroy(cpu(backend)->pool);
+    fti_free(backend);
+}
+
+static const fti_backend_ops cpu_ops = {
+    .name = "cpu",
+    .capability = capability,
+    .capability_name = capability_name,
+    .memory_available = memory_available,
+    .alloc = alloc,
+    .release = release,
+    .memory_used = memory_used,
+    .adopt = adopt,
+    .stream_create = fti_cpu_stream_create,
+    .stream_destroy = fti_cpu_stream_destroy,
+    .stream_sync = fti_cpu_stream_sync,
+    .upload = fti_cpu_copy,
+    .download = fti_cpu_copy,
+    .clear = fti_cpu_clear,
+    .event_create = fti_cpu_event_create,
+    .event_destroy = fti_cpu_event_destroy,
+    .event_record = fti_cpu_event_record,
+    .event_wait = fti_cpu_event_wait,
+    .capture_begin = fti_cpu_capture_begin,
+    .capture_end = fti_cpu_capture_end,
+    .graph_launch = fti_cpu_graph_launch,
+    .graph_destroy = fti_cpu_graph_destroy,
+    .graph_nodes = fti_cpu_graph_nodes,
+    .destroy = destroy,
+};
+
+static void choose_kernels(fti_cpu_backend *backend) {
+    backend->kernels = fti_cpu_kernels_c;
+#if defined(__x86_64__)
+    if (fti_cpu_features() & backend->kernel_mask & FTI_CPU_MASK_AVX2)
+        backend->kernels = fti_cpu_kernels_avx2;
+#endif
+}
+
+static ftk_status choose_threads(uint32_t asked, uint32_t *threads, ftk_error *err) {
+    uint32_t allowed = fti_cpu_threads_allowed();
+    uint64_t limit = (uint64_t)allowed * MAX_OVERSUBSCRIBE;
+    if (asked > limit)
+        return fti_fail(err, FTK_E_ARGUMENT,
+                        "cpu backend: %u threads asked for, but affinity and cgroup allow %u "
+                        "processors and at most %llu threads on them; set backend.threads to %u "
+                        "or auto",
+                        asked, allowed, (unsigned long long)limit, allowed);
+    *threads = asked ? asked : allowed;
+    return FTK_OK;
+}
+
+ftk_status fti_cpu_backend_create(const fti_backend_options *options, fti_backend **out,
+                                  ftk_error *err) {
+    uint32_t threads = 0;
+    FTI_TRY(choose_threads(options->threads, &threads, err));
+    fti_cpu_backend *backend = fti_calloc(1, sizeof *backend);
+    if (!backend) return fti_no_memory(err, sizeof *backend, "the cpu backend");
+    backend->base.ops = &cpu_ops;
+    backend->base.operators = &fti_cpu_operators;
+    backend->base.kernels = &fti_cpu_launcher;
+    backend->kernel_mask = options->kernel_mask;
+    backend->float_numerics = options->float_numerics;
+    choose_kernels(backend);
+    ftk_status status = fti_pool_create(threads, &backend->pool, err);
+    if (status != FTK_OK) {
+        fti_free(backend);
+        return status;
+    }
+    *out = &backend->base;
+    return FTK_OK;
+}

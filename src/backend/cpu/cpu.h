@@ -1,0 +1,74 @@
+/*
+ * cpu.h: the CPU backend's own pieces, as its files see each other: the backend,
+ * and commands, the unit of work that a stream runs or a capture records.
+ *
+ * Streams run eagerly: when a call that enqueues returns, the work is done. That
+ * is a legal way to run in order, and makes sync and events of plain streams
+ * trivial; only captures give events something to do.
+ */
+#ifndef FTI_CPU_CPU_H
+#define FTI_CPU_CPU_H
+
+#include <stdatomic.h>
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/pool.h"
+
+typedef struct fti_cpu_backend {
+    fti_backend base; /* first: the address of both is the same */
+    fti_pool *pool;
+    fti_cpu_kernels kernels; /* the reference, overridden by what may be used */
+    uint32_t kernel_mask;
+    bool float_numerics;
+    atomic_ullong memory_used;
+} fti_cpu_backend;
+
+/* Bits of the kernel mask. A masked capability is not reported either, so that a
+ * provider's variants follow the same configuration. */
+#define FTI_CPU_MASK_AVX2        1u
+#define FTI_CPU_MASK_AVX512F     2u
+#define FTI_CPU_MASK_AVX512_VNNI 4u
+#define FTI_CPU_MASK_NEON        8u
+
+/* ---- stream.c ---- */
+
+fti_cpu_backend *fti_cpu_stream_backend(ftk_stream *stream);
+
+/* Runs function(args, ...) over `items`, or records it while the stream captures;
+ * args_bytes (at most FTK_KERNEL_ARGS_MAX) of args are copied. Items are not
+ * split into ranges smaller than `grain`. Zero items are nothing. */
+ftk_status fti_cpu_enqueue(ftk_stream *stream, ftk_cpu_kernel function, const void *args,
+                           size_t args_bytes, uint64_t items, uint64_t grain);
+
+/* Answers a refused call: FTK_E_ARGUMENT; a capture in progress becomes invalid. */
+ftk_status fti_cpu_refuse(ftk_stream *stream);
+
+ftk_status fti_cpu_stream_create(fti_backend *backend, ftk_stream **out, ftk_error *err);
+void fti_cpu_stream_destroy(ftk_stream *stream);
+ftk_status fti_cpu_stream_sync(ftk_stream *stream);
+ftk_status fti_cpu_copy(ftk_stream *stream, void *to, const void *from, uint64_t bytes);
+ftk_status fti_cpu_clear(ftk_stream *stream, void *to, uint64_t bytes);
+ftk_status fti_cpu_event_create(fti_backend *backend, fti_event **out, ftk_error *err);
+void fti_cpu_event_destroy(fti_event *event);
+ftk_status fti_cpu_event_record(ftk_stream *stream, fti_event *event);
+ftk_status fti_cpu_event_wait(ftk_stream *stream, fti_event *event);
+ftk_status fti_cpu_capture_begin(ftk_stream *stream);
+ftk_status fti_cpu_capture_end(ftk_stream *stream, fti_graph **out, ftk_error *err);
+ftk_status fti_cpu_graph_launch(ftk_stream *stream, fti_graph *graph);
+void fti_cpu_graph_destroy(fti_graph *graph);
+uint64_t fti_cpu_graph_nodes(const fti_graph *graph);
+
+/* ---- operators.c ---- */
+
+extern const ftk_if_operators fti_cpu_operators;
+extern const ftk_if_kernels fti_cpu_launcher;
+
+/* ---- system.c: what the machine, the affinity mask and the cgroup grant ---- */
+
+uint32_t fti_cpu_threads_allowed(void);
+uint64_t fti_cpu_memory_available(void);
+/* FTI_CPU_MASK_ bits of the features this CPU has. */
+uint32_t fti_cpu_features(void);
+
+#endif

@@ -1,0 +1,510 @@
+/*
+ * kernels_impl.h: the source of the kernels, plain C, compiled once per variant
+ * with FTI_CPU_KERNEL_TABLE naming the table that it defines. The arithmetic is
+ * that of device/dot.h and device/math.h; this file adds the loops around it:
+ * weights are decoded once and used for up to ROW_TILE rows of activations.
+ */
+#include "backend/cpu/kernels.h"
+
+#include "freetoken/device/dot.h"
+#include "freetoken/device/math.h"
+
+#define ROW_TILE 64u
+
+/* ---- decoding ------------------------------------------------------------- */
+
+static void decode_k_block(uint32_t type, const uint8_t *block, ftk_k_block *out) {
+    if (type == FTK_TYPE_Q4_K) {
+        ftk_q4_k_decode(block, out);
+    } else if (type == FTK_TYPE_Q5_K) {
+        ftk_q5_k_decode(block, out);
+    } else {
+        ftk_q6_k_decode(block, out);
+    }
+}
+
+static uint32_t k_block_bytes(uint32_t type) {
+    if (type == FTK_TYPE_Q4_K) return FTK_Q4_K_BYTES;
+    return type == FTK_TYPE_Q5_K ? FTK_Q5_K_BYTES : FTK_Q6_K_BYTES;
+}
+
+static uint32_t row_left(uint32_t cols, uint32_t first) {
+    return cols - first < 256 ? cols - first : 256;
+}
+
+/* Values of columns first .. first + n - 1 of a row as f32; first is a multiple of
+ * 256 and n at most 256. */
+static void decode_values(const fti_cpu_matrix *m, const uint8_t *row, uint32_t first, uint32_t n,
+                          float *out) {
+    ftk_k_block block;
+    switch (m->type) {
+    case FTK_TYPE_F32: memcpy(out, row + 4 * (size_t)first, n * sizeof *out); break;
+    case FTK_TYPE_F16:
+        for (uint32_t i = 0; i < n; i++)
+            out[i] = ftk_f16_to_f32(ftk_load_u16(row + 2 * (size_t)(first + i)));
+        break;
+    case FTK_TYPE_BF16:
+        for (uint32_t i = 0; i < n; i++)
+            out[i] = ftk_bf16_to_f32(ftk_load_u16(row + 2 * (size_t)(first + i)));
+        break;
+    case FTK_TYPE_Q8_0:
+        for (uint32_t i = 0; i < n; i += 32)
+            ftk_q8_0_values(row + (size_t)(first + i) / 32 * FTK_Q8_0_BYTES, out + i);
+        break;
+    default:
+        decode_k_block(m->type, row + (size_t)(first / 256) * k_block_bytes(m->type), &block);
+        ftk_k_values(&block, m->type != FTK_TYPE_Q6_K, out);
+    }
+}
+
+static void embed(const void *args, uint64_t begin, uint64_t end) {
+    const fti_cpu_embed *a = args;
+    for (uint64_t r = begin; r < end; r++) {
+        float *y = a->y + r * a->y_stride;
+        int32_t token = a->tokens[r];
+        if (token < 0 || (uint64_t)token >= a->table_rows) {
+            memset(y, 0, a->table.cols * sizeof *y);
+            continue;
+        }
+        const uint8_t *row = a->table.data + (uint64_t)token * a->table.row_bytes;
+        for (uint32_t i = 0; i < a->table.cols; i += 256)
+            decode_values(&a->table, row, i, row_left(a->table.cols, i), y + i);
+    }
+}
+
+/* ---- matrix products -------------------------------------------------------- */
+
+/* Up to ROW_TILE rows of activations and where their results go: the result of
+ * weight row i is y[n][i]. */
+typedef struct tile {
+    const uint8_t *in[ROW_TILE];
+    float *y[ROW_TILE];
+    uint32_t count;
+} tile;
+
+static void dot_k(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, float *acc) {
+    uint32_t bytes = k_block_bytes(m->type);
+    size_t scales = m->cols;
+    size_t sums = scales + m->cols / 256 * 4;
+    ftk_k_block block;
+    ftk_k_group group;
+    for (uint32_t u = 0; u < m->cols / 256; u++) {
+        decode_k_block(m->type, row + (size_t)u * bytes, &block);
+        ftk_k_fold(&block, m->type != FTK_TYPE_Q6_K, &group);
+        for (uint32_t n = 0; n < t->count; n++) {
+            const uint8_t *in = t->in[n];
+            const int8_t *q = (const int8_t *)in + 256 * (size_t)u;
+            const int16_t *s = (const int16_t *)(const void *)(in + sums) + 16 * (size_t)u;
+            const float *d = (const float *)(const void *)(in + scales) + u;
+            acc[n] += ftk_k_term(&group, q, s, *d);
+        }
+    }
+}
+
+static void dot_q8(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, float *acc) {
+    ftk_q8_group group;
+    for (uint32_t first = 0; first < m->cols; first += 256) {
+        uint32_t blocks = row_left(m->cols, first) / 32;
+        ftk_q8_0_decode(row + (size_t)(first / 32) * FTK_Q8_0_BYTES, blocks, &group);
+        for (uint32_t n = 0; n < t->count; n++) {
+            const int8_t *q = (const int8_t *)t->in[n] + first;
+            const float *d = (const float *)(const void *)(t->in[n] + m->cols) + first / 32;
+            acc[n] += ftk_q8_term(&group, blocks, q, d);
+        }
+    }
+}
+
+static void dot_float(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, float *acc) {
+    float lanes[ROW_TILE][16];
+    float values[256];
+    memset(lanes, 0, t->count * sizeof lanes[0]);
+    for (uint32_t first = 0; first < m->cols; first += 256) {
+        uint32_t n = row_left(m->cols, first);
+        decode_values(m, row, first, n, values);
+        for (uint32_t r = 0; r < t->count; r++)
+            ftk_lanes_add(lanes[r], values, (const float *)(const void *)t->in[r] + first, n);
+    }
+    for (uint32_t r = 0; r < t->count; r++) acc[r] = ftk_lanes_fold(lanes[r]);
+}
+
+/* acc[n] = weight row . activations of n. */
+static void dot_rows(const fti_cpu_matrix *m, bool as_float, const uint8_t *row, const tile *t,
+                     float *acc) {
+    memset(acc, 0, t->count * sizeof *acc);
+    if (as_float) {
+        dot_float(m, row, t, acc);
+    } else if (m->type == FTK_TYPE_Q8_0) {
+        dot_q8(m, row, t, acc);
+    } else {
+        dot_k(m, row, t, acc);
+    }
+}
+
+static void matmul(const void *args, uint64_t begin, uint64_t end) {
+    const fti_cpu_matmul *a = args;
+    float acc[ROW_TILE];
+    tile t;
+    for (uint32_t first = 0; first < a->rows; first += ROW_TILE) {
+        t.count = a->rows - first < ROW_TILE ? a->rows - first : ROW_TILE;
+        for (uint32_t n = 0; n < t.count; n++) {
+            t.in[n] = a->in.data + (uint64_t)(first + n) * a->in.stride;
+            t.y[n] = a->y + (uint64_t)(first + n) * a->y_stride;
+        }
+        for (uint64_t i = begin; i < end; i++) {
+            dot_rows(&a->weight, a->as_float, a->weight.data + i * a->weight.row_bytes, &t, acc);
+            for (uint32_t n = 0; n < t.count; n++)
+                t.y[n][i] = a->accumulate ? t.y[n][i] + acc[n] : acc[n];
+        }
+    }
+}
+
+/* Rows begin .. end - 1 of one expert, for `count` of its pairs. */
+static void expert_rows(const fti_cpu_grouped *a, const uint8_t *data, const int32_t *pairs,
+                        uint32_t count, uint64_t begin, uint64_t end) {
+    float acc[ROW_TILE];
+    tile t;
+    t.count = count;
+    for (uint32_t n = 0; n < count; n++) {
+        uint64_t pair = (uint32_t)pairs[n];
+        t.in[n] = a->in.data + pair / a->divisor * a->in.stride;
+        t.y[n] = a->y + pair * a->y_stride;
+    }
+    for (uint64_t i = begin; i < end; i++) {
+        dot_rows(&a->expert, a->as_float, data + i * a->expert.row_bytes, &t, acc);
+        for (uint32_t n = 0; n < count; n++) t.y[n][i] = acc[n];
+    }
+}
+
+static void grouped_matmul(const void *args, uint64_t begin, uint64_t end) {
+    const fti_cpu_grouped *a = args;
+    for (uint32_t e = 0; e < a->experts; e++) {
+        int32_t stop = a->offsets[e + 1];
+        for (int32_t p = a->offsets[e]; p < stop; p += (int32_t)ROW_TILE) {
+            uint64_t slot = a->slots ? (uint64_t)a->slots[e] : e;
+            uint32_t count = (uint32_t)(stop - p) < ROW_TILE ? (uint32_t)(stop - p) : ROW_TILE;
+            expert_rows(a, a->expert.data + slot * a->expert_stride, a->pairs + p, count, begin,
+                        end);
+        }
+    }
+}
+
+static void quantize(const void *args, uint64_t begin, uint64_t end) {
+    const ftk_activation *a = args;
+    uint64_t stride = ftk_act_row_bytes(a->formats, a->cols);
+    for (uint64_t r = begin; r < end; r++) {
+        const float *x = a->x + r * a->x_stride;
+        uint8_t *row = (uint8_t *)a->packed + r * stride;
+        if (a->formats & FTK_ACT_A32) ftk_quantize_a32(x, a->cols, row);
+        if (a->formats & FTK_ACT_A256)
+            ftk_quantize_a256(x, a->cols, row + ftk_act_offset(a->formats, FTK_ACT_A256, a->cols));
+    }
+}
+
+/* ---- rows -------------------------------------------------------------------- */
+
+static void rms_norm(const void *args, uint64_t begin, uint64_t end) {
+    const ftk_op_rms_norm *a = args;
+    for (uint64_t r = begin; r < end; r++) {
+        for (uint32_t g = 0; g < a->groups; g++) {
+            const float *x = a->x + r * a->x_row_stride + g * a->x_group_stride;
+            float *y = a->y + r * a->y_row_stride + g * a->y_group_stride;
+            float factor = ftk_rms_factor(x, a->n, a->eps);
+            for (uint32_t i = 0; i < a->n; i++) y[i] = (x[i] * factor) * a->weight[i];
+        }
+    }
+}
+
+static void rope(const void *args, uint64_t begin, uint64_t end) {
+    const fti_cpu_rope *a = args;
+    float sine[FTI_CPU_MAX_HEAD_DIM / 2];
+    float cosine[FTI_CPU_MAX_HEAD_DIM / 2];
+    uint32_t half = a->rotary_dim / 2;
+    double log_theta = ftk_log_f64(a->theta);
+    for (uint64_t r = begin; r < end; r++) {
+        for (uint32_t j = 0; j < half; j++) {
+            double frequency = ftk_rope_frequency(log_theta, j, a->rotary_dim);
+            ftk_sincos((double)a->positions[r] * frequency, &sine[j], &cosine[j]);
+        }
+        for (uint32_t h = 0; h < a->heads; h++) {
+            float *x = a->x + r * a->row_stride + h * a->head_stride;
+            for (uint32_t j = 0; j < half; j++) {
+                float u = x[j];
+                float v = x[j + half];
+                x[j] = ftk_fma(u, cosine[j], -(v * sine[j]));
+                x[j + half] = ftk_fma(v, cosine[j], u * sine[j]);
+            }
+        }
+    }
+}
+
+static void swiglu(const void *args, uint64_t begin, uint64_t end) {
+    const ftk_op_swiglu *a = args;
+    /* y may be gate or up: results pass through a buffer so that the loop with
+     * the arithmetic has no aliasing to fear. */
+    float buffer[64];
+    for (uint64_t r = begin; r < end; r++) {
+        const float *gate = a->gate + r * a->gate_stride;
+        const float *up = a->up + r * a->up_stride;
+        float *y = a->y + r * a->y_stride;
+        for (uint32_t first = 0; first < a->n; first += 64) {
+            uint32_t n = a->n - first < 64 ? a->n - first : 64;
+            for (uint32_t i = 0; i < n; i++) buffer[i] = ftk_silu(gate[first + i]) * up[first + i];
+            memcpy(y + first, buffer, n * sizeof *y);
+        }
+    }
+}
+
+static void combine(const void *args, uint64_t begin, uint64_t end) {
+    const ftk_op_combine *a = args;
+    float sum[256];
+    for (uint64_t r = begin; r < end; r++) {
+        const float *weights = a->weights + r * a->used;
+        float gate = a->shared_gate ? ftk_sigmoid(a->shared_gate[r]) : 1.0f;
+        for (uint32_t first = 0; first < a->n; first += 256) {
+            uint32_t n = row_left(a->n, first);
+            uint64_t at = r * a->stride + first;
+            memset(sum, 0, n * sizeof *sum);
+            for (uint32_t k = 0; k < a->used; k++) {
+                const float *c = a->contributions + (r * a->used + k) * a->stride + first;
+                for (uint32_t i = 0; i < n; i++) sum[i] = ftk_fma(weights[k], c[i], sum[i]);
+            }
+            for (uint32_t i = 0; a->shared && i < n; i++)
+                sum[i] = ftk_fma(gate, a->shared[at + i], sum[i]);
+            for (uint32_t i = 0; i < n; i++) a->y[at + i] = a->residual[at + i] + sum[i];
+        }
+    }
+}
+
+static void gather_rows(const void *args, uint64_t begin, uint64_t end) {
+    const ftk_op_gather_rows *a = args;
+    for (uint64_t i = begin; i < end; i++)
+        memcpy(a->y + i * a->y_stride, a->x + (uint64_t)a->index[i] * a->x_stride,
+               a->n * sizeof *a->y);
+}
+
+/* ---- routing ------------------------------------------------------------------ */
+
+static void softmax(const float *logits, uint32_t n, float *p) {
+    float max = logits[0];
+    for (uint32_t e = 1; e < n; e++) max = logits[e] > max ? logits[e] : max;
+    for (uint32_t e = 0; e < n; e++) p[e] = ftk_exp(logits[e] - max);
+    float sum = 0.0f;
+    for (uint32_t e = 0; e < n; e++) sum += p[e];
+    for (uint32_t e = 0; e < n; e++) p[e] = p[e] / sum;
+}
+
+/* The largest entry that is not taken (taken ones are negative); the first one
+ * left if nothing compares, so that NaN still gives distinct experts. */
+static uint32_t take_largest(float *p, uint32_t n, float *value) {
+    uint32_t best = n;
+    for (uint32_t e = 0; e < n; e++) {
+        if (p[e] < 0.0f) continue;
+        if (best == n || p[e] > p[best]) best = e;
+    }
+    *value = p[best];
+    p[best] = -1.0f;
+    return best;
+}
+
+static void route(const void *args, uint64_t begin, uint64_t end) {
+    const ftk_op_route *a = args;
+    const ftk_routing *routing = &a->routing;
+    float p[FTI_CPU_MAX_EXPERTS];
+    for (uint64_t r = begin; r < end; r++) {
+        int32_t *experts = routing->experts + r * routing->used;
+        float *weights = routing->weights + r * routing->used;
+        float sum = 0.0f;
+        softmax(a->logits + r * a->logits_stride, routing->expert_count, p);
+        for (uint32_t k = 0; k < routing->used; k++) {
+            experts[k] = (int32_t)take_largest(p, routing->expert_count, &weights[k]);
+            sum += weights[k];
+        }
+        for (uint32_t k = 0; k < routing->used; k++) weights[k] = weights[k] / sum;
+    }
+}
+
+/* Counting sort. While pairs are placed, offsets[e] is the next free place of
+ * expert e, in the end the start of e + 1: one shift makes it right again. */
+static void group(const void *args, uint64_t begin, uint64_t end) {
+    const ftk_routing *a = args;
+    uint64_t pairs = (uint64_t)a->rows * a->used;
+    (void)begin;
+    (void)end;
+    memset(a->offsets, 0, ((size_t)a->expert_count + 1) * sizeof *a->offsets);
+    for (uint64_t i = 0; i < pairs; i++) a->offsets[a->experts[i] + 1]++;
+    for (uint32_t e = 0; e < a->expert_count; e++) a->offsets[e + 1] += a->offsets[e];
+    for (uint64_t i = 0; i < pairs; i++) a->pairs[a->offsets[a->experts[i]]++] = (int32_t)i;
+    for (uint32_t e = a->expert_count; e > 0; e--) a->offsets[e] = a->offsets[e - 1];
+    a->offsets[0] = 0;
+}
+
+/* ---- attention ------------------------------------------------------------------ */
+
+/* Index of position p's vector of KV head 0, in vectors. */
+static uint64_t cache_vector(const fti_cpu_cache *c, uint64_t sequence, uint32_t p) {
+    uint64_t page = (uint32_t)c->block_table[sequence * c->block_stride + p / c->page_tokens];
+    return (page * c->page_tokens + p % c->page_tokens) * c->kv_heads;
+}
+
+static void store_vector(uint32_t type, void *base, uint64_t at, const float *x, uint32_t n) {
+    if (type == FTK_TYPE_F32) {
+        memcpy((float *)base + at, x, n * sizeof *x);
+    } else {
+        uint16_t *out = (uint16_t *)base + at;
+        for (uint32_t i = 0; i < n; i++) out[i] = ftk_f32_to_f16(x[i]);
+    }
+}
+
+static const float *load_vector(uint32_t type, const void *base, uint64_t at, uint32_t n,
+                                float *buffer) {
+    if (type == FTK_TYPE_F32) return (const float *)base + at;
+    const uint16_t *in = (const uint16_t *)base + at;
+    for (uint32_t i = 0; i < n; i++) buffer[i] = ftk_f16_to_f32(in[i]);
+    return buffer;
+}
+
+static void kv_append(const void *args, uint64_t begin, uint64_t end) {
+    const fti_cpu_kv_append *a = args;
+    const fti_cpu_cache *c = &a->cache;
+    for (uint64_t r = begin; r < end; r++) {
+        int32_t sequence = c->row_sequence[r];
+        if (sequence < 0) continue;
+        uint64_t at = cache_vector(c, (uint64_t)sequence, (uint32_t)c->positions[r]);
+        store_vector(c->type, c->keys, at * c->key_dim, a->k + r * a->k_stride,
+                     c->kv_heads * c->key_dim);
+        store_vector(c->type, c->values, at * c->value_dim, a->v + r * a->v_stride,
+                     c->kv_heads * c->value_dim);
+    }
+}
+
+#define BLK         FTI_CPU_ATTENTION_BLK
+#define KEPT_BLOCKS 16u /* whose scores stay between the two passes */
+
+typedef float score_block[FTI_CPU_MAX_TILE][BLK];
+
+/* One row of queries against the keys and values of one KV head. */
+typedef struct attention_tile {
+    const fti_cpu_attention *a;
+    uint64_t sequence;
+    uint32_t kv_head;
+    uint32_t positions; /* visible ones: 0 .. positions - 1 */
+    uint32_t heads;
+    const float *q[FTI_CPU_MAX_TILE];
+    float *o[FTI_CPU_MAX_TILE];
+    float max[FTI_CPU_MAX_TILE];
+    float sum[FTI_CPU_MAX_TILE];
+    float total[FTI_CPU_MAX_TILE][FTI_CPU_MAX_HEAD_DIM];
+    score_block scores[KEPT_BLOCKS];
+} attention_tile;
+
+static uint32_t block_size(const attention_tile *t, uint32_t first) {
+    return t->positions - first < BLK ? t->positions - first : BLK;
+}
+
+static void score_positions(const attention_tile *t, uint32_t first, score_block out) {
+    const fti_cpu_cache *c = &t->a->cache;
+    float buffer[FTI_CPU_MAX_HEAD_DIM];
+    uint32_t n = block_size(t, first);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t at = cache_vector(c, t->sequence, first + i) + t->kv_head;
+        const float *key = load_vector(c->type, c->keys, at * c->key_dim, c->key_dim, buffer);
+        for (uint32_t h = 0; h < t->heads; h++)
+            out[h][i] = t->a->scale * ftk_dot_f32(t->q[h], key, c->key_dim);
+    }
+}
+
+static void find_maxima(attention_tile *t) {
+    score_block late;
+    for (uint32_t h = 0; h < t->heads; h++) t->max[h] = -ftk_f32_from_bits(0x7f800000u);
+    for (uint32_t first = 0; first < t->positions; first += BLK) {
+        float(*s)[BLK] = first / BLK < KEPT_BLOCKS ? t->scores[first / BLK] : late;
+        uint32_t n = block_size(t, first);
+        score_positions(t, first, s);
+        for (uint32_t h = 0; h < t->heads; h++)
+            for (uint32_t i = 0; i < n; i++) t->max[h] = s[h][i] > t->max[h] ? s[h][i] : t->max[h];
+    }
+}
+
+/* Adds one block's partial sums, each begun at +0, to the totals. `s` holds its
+ * scores and becomes its weights. */
+static void add_block(attention_tile *t, uint32_t first, score_block s) {
+    const fti_cpu_cache *c = &t->a->cache;
+    float buffer[FTI_CPU_MAX_HEAD_DIM];
+    float part[FTI_CPU_MAX_TILE][FTI_CPU_MAX_HEAD_DIM];
+    uint32_t n = block_size(t, first);
+    for (uint32_t h = 0; h < t->heads; h++) {
+        float sum = 0.0f;
+        for (uint32_t i = 0; i < n; i++) s[h][i] = ftk_exp(s[h][i] - t->max[h]);
+        for (uint32_t i = 0; i < n; i++) sum += s[h][i];
+        t->sum[h] += sum;
+        memset(part[h], 0, c->value_dim * sizeof(float));
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t at = cache_vector(c, t->sequence, first + i) + t->kv_head;
+        const float *v = load_vector(c->type, c->values, at * c->value_dim, c->value_dim, buffer);
+        for (uint32_t h = 0; h < t->heads; h++)
+            for (uint32_t d = 0; d < c->value_dim; d++)
+                part[h][d] = ftk_fma(s[h][i], v[d], part[h][d]);
+    }
+    for (uint32_t h = 0; h < t->heads; h++)
+        for (uint32_t d = 0; d < c->value_dim; d++) t->total[h][d] += part[h][d];
+}
+
+static void attend(attention_tile *t) {
+    uint32_t dim = t->a->cache.value_dim;
+    score_block late;
+    find_maxima(t);
+    for (uint32_t h = 0; h < t->heads; h++) {
+        t->sum[h] = 0.0f;
+        memset(t->total[h], 0, dim * sizeof(float));
+    }
+    for (uint32_t first = 0; first < t->positions; first += BLK) {
+        if (first / BLK < KEPT_BLOCKS) {
+            add_block(t, first, t->scores[first / BLK]);
+        } else {
+            score_positions(t, first, late);
+            add_block(t, first, late);
+        }
+    }
+    for (uint32_t h = 0; h < t->heads; h++)
+        for (uint32_t d = 0; d < dim; d++) t->o[h][d] = t->total[h][d] / t->sum[h];
+}
+
+static void attention(const void *args, uint64_t begin, uint64_t end) {
+    const fti_cpu_attention *a = args;
+    const fti_cpu_cache *c = &a->cache;
+    uint32_t per_kv_head = a->heads / c->kv_heads;
+    attention_tile t;
+    t.a = a;
+    for (uint64_t i = begin; i < end; i++) {
+        uint64_t r = i / a->tiles / c->kv_heads;
+        if (c->row_sequence[r] < 0) continue;
+        uint32_t first = (uint32_t)(i % a->tiles) * a->tile;
+        t.sequence = (uint64_t)c->row_sequence[r];
+        t.positions = (uint32_t)c->positions[r] + 1;
+        t.kv_head = (uint32_t)(i / a->tiles % c->kv_heads);
+        t.heads = per_kv_head - first < a->tile ? per_kv_head - first : a->tile;
+        for (uint32_t h = 0; h < t.heads; h++) {
+            uint64_t head = (uint64_t)t.kv_head * per_kv_head + first + h;
+            t.q[h] = a->q + r * a->q_row_stride + head * a->q_head_stride;
+            t.o[h] = a->o + r * a->o_row_stride + head * c->value_dim;
+        }
+        attend(&t);
+    }
+}
+
+const fti_cpu_kernels FTI_CPU_KERNEL_TABLE = {
+    .embed = embed,
+    .rms_norm = rms_norm,
+    .quantize = quantize,
+    .matmul = matmul,
+    .rope = rope,
+    .kv_append = kv_append,
+    .attention = attention,
+    .route = route,
+    .group = group,
+    .grouped_matmul = grouped_matmul,
+    .swiglu = swiglu,
+    .combine = combine,
+    .gather_rows = gather_rows,
+};

@@ -1,0 +1,122 @@
+/* program.c: the frame of both programs: which command, its help, its checks. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/text.h"
+
+static const fti_cli_command *find_command(const fti_cli_program *program, const char *name) {
+    for (size_t i = 0; i < program->command_count; i++) {
+        if (strcmp(program->commands[i].name, name) == 0) return &program->commands[i];
+    }
+    return NULL;
+}
+
+static int unknown_command(const fti_cli_program *program, const char *name) {
+    if (name[0] == '-') {
+        return fti_cli_usage("%s stands before a command; options follow it: '%s help' lists "
+                             "the commands",
+                             name, fti_cli_program_name);
+    }
+    const char *near = fti_cli_nearest(name, &program->commands[0].name, program->command_count,
+                                       sizeof program->commands[0]);
+    if (near) return fti_cli_usage("no command '%s'; did you mean '%s'?", name, near);
+    return fti_cli_usage("no command '%s'; '%s help' lists them", name, fti_cli_program_name);
+}
+
+static void print_options(const fti_cli_option *rows, size_t count, uint32_t groups) {
+    for (size_t i = 0; i < count; i++) {
+        const fti_cli_option *row = &rows[i];
+        if (!(row->groups & groups)) continue;
+        char *left = fti_cli_format("%c%c%c --%s%s%s", row->letter ? '-' : ' ',
+                                    row->letter ? row->letter : ' ', row->letter ? ',' : ' ',
+                                    row->name, row->placeholder ? " " : "",
+                                    row->placeholder ? row->placeholder : "");
+        (void)printf("  %-28s %s\n", left, row->help);
+        free(left);
+    }
+}
+
+static int help_command(const fti_cli_program *program, const fti_cli_command *command) {
+    (void)printf("usage: %s %s [OPTIONS] %s\n\n%s\n\noptions:\n", fti_cli_program_name,
+                 command->name, command->arguments, command->details);
+    print_options(program->options, program->option_count, command->groups);
+    (void)printf("\noptions of every command:\n");
+    print_options(fti_cli_common_options, fti_cli_common_option_count, command->groups);
+    return 0;
+}
+
+static void list_commands(const fti_cli_program *program) {
+    (void)printf("usage: %s COMMAND [OPTIONS] ...\n\n%s\n\ncommands:\n", fti_cli_program_name,
+                 program->summary);
+    for (size_t i = 0; i < program->command_count; i++) {
+        (void)printf("  %-12s %s\n", program->commands[i].name, program->commands[i].summary);
+    }
+    (void)printf("  %-12s %s\n", "help COMMAND", "options of a command and an example");
+    (void)printf("\n  --version    the release that is running\n");
+    (void)printf("\nExit codes: 0 ok, 1 run failed, 2 usage, 3 configuration, 4 provider "
+                 "refused,\n5 checkpoint refused, 6 does not fit, 7 device.\n");
+}
+
+static int help(const fti_cli_program *program, const char *name) {
+    if (!name) {
+        list_commands(program);
+        return 0;
+    }
+    const fti_cli_command *command = find_command(program, name);
+    return command ? help_command(program, command) : unknown_command(program, name);
+}
+
+static int check_arguments(const fti_cli_call *call) {
+    const fti_cli_command *command = call->command;
+    if (call->argument_count < command->min_arguments) {
+        return fti_cli_usage("%s wants %s; see '%s help %s'", command->name, command->arguments,
+                             fti_cli_program_name, command->name);
+    }
+    if (call->argument_count > command->max_arguments) {
+        return fti_cli_usage("%s: '%s' is one argument too many: it takes '%s'", command->name,
+                             call->arguments[command->max_arguments], command->arguments);
+    }
+    return 0;
+}
+
+static int run_command(const fti_cli_program *program, const fti_cli_command *command, int argc,
+                       char **argv) {
+    fti_cli_call call = {.command = command};
+    call.tables[0] = (fti_cli_table){fti_cli_common_options, fti_cli_common_option_count,
+                                     &call.common, 0};
+    call.tables[1] = (fti_cli_table){program->options, program->option_count, program->values, 0};
+    call.arguments = fti_cli_alloc((size_t)argc + 1, sizeof(char *));
+    int code = fti_cli_parse(&call, argc, argv);
+    if (code == 0 && call.common.help) {
+        code = help_command(program, command);
+    } else if (code == 0) {
+        code = check_arguments(&call);
+        if (code == 0) code = command->run(&call);
+    }
+    free(call.arguments);
+    return code;
+}
+
+static int dispatch(const fti_cli_program *program, int argc, char **argv) {
+    if (argc < 2) {
+        return fti_cli_usage("no command; '%s help' lists them", fti_cli_program_name);
+    }
+    const char *word = argv[1];
+    if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
+        (void)printf("%s %s\n", fti_cli_program_name, ftk_version());
+        return 0;
+    }
+    if (strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+        return help(program, argc > 2 ? argv[2] : NULL);
+    }
+    const fti_cli_command *command = find_command(program, word);
+    if (!command) return unknown_command(program, word);
+    return run_command(program, command, argc - 1, argv + 1);
+}
+
+int fti_cli_main(const fti_cli_program *program, int argc, char **argv) {
+    fti_cli_prepare_streams();
+    return fti_cli_finish(dispatch(program, argc, argv));
+}

@@ -1,0 +1,96 @@
+/*
+ * base.h: what every file of the library may use: error reporting, checked
+ * arithmetic, growable text. Internal names begin with fti_; nothing here is
+ * exported.
+ */
+#ifndef FTI_BASE_H
+#define FTI_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "freetoken/provider.h"
+#include "freetoken/status.h"
+
+#if defined(__GNUC__)
+#define FTI_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#define FTI_WARN_UNUSED  __attribute__((warn_unused_result))
+#else
+#define FTI_PRINTF(f, a)
+#define FTI_WARN_UNUSED
+#endif
+
+#define FTI_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Returns `status` after writing it and the message to `err` (NULL is allowed).
+ * Long messages are cut at a character border. */
+ftk_status fti_fail(ftk_error *err, ftk_status status, const char *format, ...) FTI_PRINTF(3, 4);
+ftk_status fti_failv(ftk_error *err, ftk_status status, const char *format, va_list args);
+
+/* Out-of-memory answer with the amount asked for and what it was for. */
+ftk_status fti_no_memory(ftk_error *err, uint64_t bytes, const char *what);
+
+#define FTI_TRY(expression)                                                                        \
+    do {                                                                                           \
+        ftk_status fti_try_status_ = (expression);                                                 \
+        if (fti_try_status_ != FTK_OK) return fti_try_status_;                                     \
+    } while (0)
+
+/* ---- checked arithmetic: false on overflow, result untouched ---- */
+static inline bool fti_add_u64(uint64_t a, uint64_t b, uint64_t *sum) {
+    return !__builtin_add_overflow(a, b, sum);
+}
+static inline bool fti_mul_u64(uint64_t a, uint64_t b, uint64_t *product) {
+    return !__builtin_mul_overflow(a, b, product);
+}
+/* Rounds up to a power of two `align`. */
+static inline bool fti_align_u64(uint64_t value, uint64_t align, uint64_t *out) {
+    uint64_t sum;
+    if (!fti_add_u64(value, align - 1, &sum)) return false;
+    *out = sum & ~(align - 1);
+    return true;
+}
+
+/* ---- allocation: the one pair of functions; zeroed, NULL on failure or overflow ---- */
+void *fti_calloc(size_t count, size_t size);
+void *fti_realloc(void *old, size_t count, size_t size); /* not zeroed */
+void fti_free(void *p);
+char *fti_strndup(const char *text, size_t size);
+
+/* ---- strings ---- */
+static inline ftk_str fti_str(const char *c_string) {
+    ftk_str s = {c_string, c_string ? strlen(c_string) : 0};
+    return s;
+}
+static inline bool fti_str_eq(ftk_str a, ftk_str b) {
+    return a.size == b.size && (a.size == 0 || memcmp(a.data, b.data, (size_t)a.size) == 0);
+}
+static inline bool fti_str_is(ftk_str a, const char *c_string) {
+    return fti_str_eq(a, fti_str(c_string));
+}
+/* For printf("%.*s"): precision is an int. */
+static inline int fti_str_len(ftk_str s) {
+    return s.size > 4096 ? 4096 : (int)s.size;
+}
+#define FTI_STR_ARGS(s) fti_str_len(s), (s).data ? (s).data : ""
+
+/* Growable text. Appends do nothing after a failed allocation; check `failed`
+ * once at the end. Free with fti_text_free. data is NUL-terminated. */
+typedef struct fti_text {
+    char *data;
+    size_t size;
+    size_t capacity;
+    bool failed;
+} fti_text;
+void fti_text_append(fti_text *text, const char *data, size_t size);
+void fti_text_printf(fti_text *text, const char *format, ...) FTI_PRINTF(2, 3);
+void fti_text_free(fti_text *text);
+
+/* Nearest of `count` names by edit distance, for "did you mean"; NULL if none is
+ * close. */
+const char *fti_nearest(ftk_str word, const char *const *names, size_t count);
+
+#endif

@@ -1,0 +1,85 @@
+/*
+ * config.h: the operator's configuration, parsed and checked. Everything that an
+ * engine may load, and every budget it must keep, is decided here.
+ */
+#ifndef FTI_CONFIG_H
+#define FTI_CONFIG_H
+
+#include "core/base.h"
+
+typedef enum {
+    FTI_BACKEND_AUTO,
+    FTI_BACKEND_CPU,
+    FTI_BACKEND_CUDA,
+    FTI_BACKEND_HIP
+} fti_backend_kind;
+typedef enum { FTI_AUTO, FTI_ON, FTI_OFF } fti_switch; /* auto | on | off */
+typedef enum { FTI_NUMERICS_EXACT, FTI_NUMERICS_FLOAT } fti_numerics;
+typedef enum { FTI_FUSED_AUTO, FTI_FUSED_REQUIRE, FTI_FUSED_OFF } fti_fused;
+
+#define FTI_BYTES_AUTO UINT64_MAX
+
+typedef struct fti_allow {
+    char *name;
+    char *path;   /* absolute path of the .so, as written */
+    char *sha256; /* 64 lower-case hex digits, or NULL: not pinned */
+    unsigned line;
+} fti_allow;
+
+typedef struct fti_select {
+    char *claim; /* "architecture/container" */
+    char *name;
+    unsigned line;
+} fti_select;
+
+typedef struct fti_provider_options {
+    char *name;
+    char *json; /* the mapping, as a JSON object of strings, numbers, booleans, lists */
+} fti_provider_options;
+
+struct ftk_config {
+    char *origin; /* file name for messages, or what the application called it */
+    bool from_file;
+
+    char **search;
+    size_t search_count;
+    fti_allow *allow;
+    size_t allow_count;
+    fti_select *select;
+    size_t select_count;
+
+    fti_backend_kind backend;
+    uint32_t device;
+    fti_switch graphs;
+    /* backend.kernels: every variant (auto), the reference only, or a mask of
+     * variant bits whose meaning is the backend's. */
+    uint32_t kernel_mask; /* UINT32_MAX auto, 0 reference */
+    uint32_t threads;     /* backend.threads, 0 auto */
+
+    fti_numerics numerics;
+
+    uint64_t memory_device;  /* bytes or FTI_BYTES_AUTO */
+    uint64_t memory_reserve; /* bytes kept free of the device budget */
+    uint64_t memory_host;    /* bytes or FTI_BYTES_AUTO */
+    uint32_t kv_tokens;      /* context of the engine, 0: the model's, as far as it fits */
+    fti_switch ladder;
+
+    uint32_t max_running;
+    uint32_t prefill_tokens; /* rows of the largest step */
+    bool prefix_cache;
+    bool overcommit;
+
+    fti_switch residency;
+    fti_switch coexecution;
+    bool collect_stats;
+
+    fti_fused fused;
+
+    fti_provider_options *options;
+    size_t option_count;
+};
+
+/* JSON of provider_options.NAME, or "" if there is none. */
+ftk_str fti_config_options(const struct ftk_config *config, ftk_str provider);
+
+#endif

@@ -1,0 +1,370 @@
+/*
+ * elf_inspect.c: see elf_inspect.h. The file is hostile until proven otherwise:
+ * every offset is checked against the file before it is read, every size against
+ * a limit before it is allocated. Reads use pread, not a mapping, because a file
+ * that is cut while mapped kills the process.
+ */
+#include "core/elf_inspect.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define MACHINE      EM_X86_64
+#define MACHINE_NAME "x86-64"
+#elif defined(__aarch64__)
+#define MACHINE      EM_AARCH64
+#define MACHINE_NAME "AArch64"
+#else
+#error "libfreetoken does not know this machine's ELF number"
+#endif
+
+#define MAX_SEGMENTS 128u
+#define MAX_DYNAMIC  4096u  /* entries */
+#define MAX_NOTES    65536u /* bytes of one note segment */
+#define MAX_NEEDED   64u    /* bytes of a library name that could be allowed */
+
+typedef struct elf_file {
+    int fd;
+    const char *path;
+    ftk_error *err;
+    uint64_t size;
+    Elf64_Ehdr header;
+    Elf64_Phdr *segments; /* [header.e_phnum] */
+    Elf64_Dyn *dynamic;   /* [dynamic_count], without the closing DT_NULL */
+    size_t dynamic_count;
+    char *note;
+} elf_file;
+
+static ftk_status refuse(const elf_file *elf, const char *found, const char *wanted) {
+    return fti_fail(elf->err, FTK_E_PROVIDER_ELF, "'%s' refused: found %s, wanted %s", elf->path,
+                    found, wanted);
+}
+
+static ftk_status refuse_truncated(const elf_file *elf, const char *what, uint64_t offset,
+                                   uint64_t size) {
+    return fti_fail(elf->err, FTK_E_PROVIDER_ELF,
+                    "'%s' refused: found %s of %llu bytes at offset %llu in a file of %llu bytes, "
+                    "wanted all of it inside the file",
+                    elf->path, what, (unsigned long long)size, (unsigned long long)offset,
+                    (unsigned long long)elf->size);
+}
+
+static bool inside(uint64_t offset, uint64_t size, uint64_t limit) {
+    return offset <= limit && size <= limit - offset;
+}
+
+static ftk_status read_at(const elf_file *elf, void *to, const char *what, uint64_t offset,
+                          uint64_t size) {
+    if (!inside(offset, size, elf->size)) return refuse_truncated(elf, what, offset, size);
+    for (uint64_t done = 0; done < size;) {
+        ssize_t n = pread(elf->fd, (char *)to + done, (size_t)(size - done),
+                          (off_t)(offset + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return fti_fail(elf->err, FTK_E_PROVIDER_ELF, "'%s' refused: cannot read %s: %s",
+                            elf->path, what, strerrordesc_np(errno));
+        if (n == 0) return refuse(elf, "a file that became shorter while it was read", "no writer");
+        done += (uint64_t)n;
+    }
+    return FTK_OK;
+}
+
+/* ---- header and program headers ---- */
+
+static ftk_status check_machine(const elf_file *elf) {
+    if (elf->header.e_machine == MACHINE) return FTK_OK;
+    return fti_fail(elf->err, FTK_E_PROVIDER_ELF,
+                    "'%s' refused: found code for ELF machine %u, wanted %u (" MACHINE_NAME
+                    "); install the provider that was built for this machine",
+                    elf->path, (unsigned)elf->header.e_machine, (unsigned)MACHINE);
+}
+
+static ftk_status read_header(elf_file *elf) {
+    Elf64_Ehdr *h = &elf->header;
+    if (elf->size == 0) return refuse(elf, "an empty file", "an ELF shared object");
+    if (elf->size < sizeof *h)
+        return refuse(elf, "a file shorter than an ELF header", "an ELF shared object");
+    FTI_TRY(read_at(elf, h, "an ELF header", 0, sizeof *h));
+    if (memcmp(h->e_ident, ELFMAG, SELFMAG) != 0)
+        return refuse(elf, "a file that is not ELF", "an ELF shared object");
+    if (h->e_ident[EI_CLASS] != ELFCLASS64 || h->e_ident[EI_DATA] != ELFDATA2LSB)
+        return refuse(elf, "another class or byte order", "64-bit little-endian ELF");
+    if (h->e_ident[EI_VERSION] != EV_CURRENT || h->e_version != EV_CURRENT)
+        return refuse(elf, "an unknown ELF version", "version 1");
+    if (h->e_ident[EI_OSABI] != ELFOSABI_NONE && h->e_ident[EI_OSABI] != ELFOSABI_LINUX)
+        return refuse(elf, "an ELF file of another operating system", "one of Linux");
+    FTI_TRY(check_machine(elf));
+    if (h->e_type != ET_DYN)
+        return refuse(elf, "an ELF file of another type", "a shared object (ET_DYN)");
+    if (h->e_phentsize != sizeof(Elf64_Phdr))
+        return refuse(elf, "program headers of an odd size", "56 bytes each");
+    if (h->e_phnum == 0 || h->e_phnum > MAX_SEGMENTS)
+        return refuse(elf, "no program headers or more than 128", "1 to 128");
+    return FTK_OK;
+}
+
+static ftk_status read_segments(elf_file *elf) {
+    uint64_t bytes = elf->header.e_phnum * sizeof(Elf64_Phdr);
+    elf->segments = fti_calloc(elf->header.e_phnum, sizeof(Elf64_Phdr));
+    if (!elf->segments) return fti_no_memory(elf->err, bytes, "program headers");
+    return read_at(elf, elf->segments, "program headers", elf->header.e_phoff, bytes);
+}
+
+static ftk_status check_load_segment(const elf_file *elf, const Elf64_Phdr *p, uint64_t page) {
+    if (!inside(p->p_offset, p->p_filesz, elf->size))
+        return refuse_truncated(elf, "a segment", p->p_offset, p->p_filesz);
+    uint64_t end;
+    if (p->p_filesz > p->p_memsz || !fti_add_u64(p->p_vaddr, p->p_memsz, &end) ||
+        !fti_align_u64(end, page, &end))
+        return refuse(elf, "a segment with an impossible size", "p_filesz <= p_memsz");
+    if (p->p_align < page || (p->p_align & (p->p_align - 1)) != 0 ||
+        ((p->p_vaddr - p->p_offset) & (p->p_align - 1)) != 0)
+        return refuse(elf, "a segment that is not aligned to pages", "p_offset like p_vaddr");
+    return FTK_OK;
+}
+
+/* Loadable segments must be in order and share no page: then an address has one
+ * meaning, the one that the dynamic loader will give it. */
+static ftk_status check_load_segments(const elf_file *elf) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t used = 0;
+    bool any = false;
+    for (size_t i = 0; i < elf->header.e_phnum; i++) {
+        const Elf64_Phdr *p = &elf->segments[i];
+        if (p->p_type != PT_LOAD) continue;
+        FTI_TRY(check_load_segment(elf, p, page));
+        if (any && (p->p_vaddr & ~(page - 1)) < used)
+            return refuse(elf, "segments that overlap or are out of order", "ascending addresses");
+        used = (p->p_vaddr + p->p_memsz + page - 1) & ~(page - 1);
+        any = true;
+    }
+    return any ? FTK_OK : refuse(elf, "nothing to load", "at least one PT_LOAD segment");
+}
+
+/* NULL after reporting that there is not exactly one. */
+static const Elf64_Phdr *single_segment(const elf_file *elf, uint32_t type, const char *name) {
+    const Elf64_Phdr *found = NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < elf->header.e_phnum; i++) {
+        if (elf->segments[i].p_type != type) continue;
+        found = &elf->segments[i];
+        count++;
+    }
+    if (count == 1) return found;
+    fti_fail(elf->err, FTK_E_PROVIDER_ELF,
+             "'%s' refused: found %zu segments of type %s, wanted exactly 1", elf->path, count,
+             name);
+    return NULL;
+}
+
+static ftk_status check_stack(const elf_file *elf) {
+    const Elf64_Phdr *stack = single_segment(elf, PT_GNU_STACK, "PT_GNU_STACK");
+    if (!stack) return FTK_E_PROVIDER_ELF;
+    if (!(stack->p_flags & PF_X)) return FTK_OK;
+    return refuse(elf, "an executable stack", "none; link with -z noexecstack");
+}
+
+/* ---- dynamic section ---- */
+
+/* Where the bytes that will be at [address, address + size) are in the file. */
+static bool file_offset(const elf_file *elf, uint64_t address, uint64_t size, uint64_t *offset) {
+    for (size_t i = 0; i < elf->header.e_phnum; i++) {
+        const Elf64_Phdr *p = &elf->segments[i];
+        if (p->p_type != PT_LOAD || address < p->p_vaddr) continue;
+        if (!inside(address - p->p_vaddr, size, p->p_filesz)) continue;
+        *offset = p->p_offset + (address - p->p_vaddr);
+        return true;
+    }
+    return false;
+}
+
+static ftk_status read_dynamic(elf_file *elf) {
+    const Elf64_Phdr *p = single_segment(elf, PT_DYNAMIC, "PT_DYNAMIC");
+    if (!p) return FTK_E_PROVIDER_ELF;
+    uint64_t offset;
+    size_t capacity = (size_t)(p->p_filesz / sizeof(Elf64_Dyn));
+    if (capacity == 0 || capacity > MAX_DYNAMIC || p->p_vaddr % sizeof(uint64_t) != 0 ||
+        !file_offset(elf, p->p_vaddr, p->p_filesz, &offset))
+        return refuse(elf, "a dynamic section outside what is loaded, or of an odd size",
+                      "1 to 4096 entries inside a loaded segment");
+    elf->dynamic = fti_calloc(capacity, sizeof(Elf64_Dyn));
+    if (!elf->dynamic) return fti_no_memory(elf->err, p->p_filesz, "a dynamic section");
+    FTI_TRY(read_at(elf, elf->dynamic, "a dynamic section", offset, capacity * sizeof(Elf64_Dyn)));
+    while (elf->dynamic_count < capacity && elf->dynamic[elf->dynamic_count].d_tag != DT_NULL)
+        elf->dynamic_count++;
+    if (elf->dynamic_count < capacity) return FTK_OK;
+    return refuse(elf, "a dynamic section without an end", "a DT_NULL entry");
+}
+
+static ftk_status check_entry(const elf_file *elf, const Elf64_Dyn *entry) {
+    static const char system_only[] = "none: a provider is one file beside the system's libraries";
+    static const char position_independent[] = "none; compile with -fPIC";
+    switch (entry->d_tag) {
+    case DT_RPATH: return refuse(elf, "a run path (DT_RPATH)", system_only);
+    case DT_RUNPATH: return refuse(elf, "a run path (DT_RUNPATH)", system_only);
+    case DT_FILTER: return refuse(elf, "a filter library (DT_FILTER)", system_only);
+    case DT_AUXILIARY: return refuse(elf, "an auxiliary library (DT_AUXILIARY)", system_only);
+    case DT_AUDIT: return refuse(elf, "an audit library (DT_AUDIT)", system_only);
+    case DT_DEPAUDIT: return refuse(elf, "an audit library (DT_DEPAUDIT)", system_only);
+    case DT_TEXTREL: return refuse(elf, "text relocations (DT_TEXTREL)", position_independent);
+    case DT_FLAGS:
+        if (!(entry->d_un.d_val & DF_TEXTREL)) return FTK_OK;
+        return refuse(elf, "text relocations (DF_TEXTREL)", position_independent);
+    default: return FTK_OK;
+    }
+}
+
+/* The value of a tag that must be there exactly once. */
+static ftk_status single_value(const elf_file *elf, int64_t tag, const char *name,
+                               uint64_t *value) {
+    size_t count = 0;
+    for (size_t i = 0; i < elf->dynamic_count; i++) {
+        if (elf->dynamic[i].d_tag != tag) continue;
+        *value = elf->dynamic[i].d_un.d_val;
+        count++;
+    }
+    if (count == 1) return FTK_OK;
+    return fti_fail(elf->err, FTK_E_PROVIDER_ELF,
+                    "'%s' refused: found %zu dynamic entries %s, wanted exactly 1", elf->path,
+                    count, name);
+}
+
+static bool is_system_library(const char *name) {
+    static const char *const allowed[] = {
+        "libc.so.6",
+        "libm.so.6",
+        "libpthread.so.0",
+        "libdl.so.2",
+        "librt.so.1",
+        "ld-linux-x86-64.so.2",
+        "ld-linux-aarch64.so.1",
+        "libgcc_s.so.1",
+        "libstdc++.so.6",
+        "libgomp.so.1",
+    };
+    for (size_t i = 0; i < FTI_COUNT(allowed); i++)
+        if (strcmp(name, allowed[i]) == 0) return true;
+#if defined(FTI_ALLOW_SANITIZER_LIBS)
+    static const char *const sanitizers[] = {"libasan.so.", "libubsan.so.", "libtsan.so."};
+    for (size_t i = 0; i < FTI_COUNT(sanitizers); i++)
+        if (strncmp(name, sanitizers[i], strlen(sanitizers[i])) == 0 && !strchr(name, '/'))
+            return true;
+#endif
+    return false;
+}
+
+static ftk_status check_needed(const elf_file *elf, uint64_t strings, uint64_t size,
+                               uint64_t index) {
+    char name[MAX_NEEDED + 1] = {0};
+    uint64_t left = index < size ? size - index : 0;
+    if (left > MAX_NEEDED) left = MAX_NEEDED;
+    uint64_t offset;
+    if (left == 0 || !file_offset(elf, strings + index, left, &offset))
+        return refuse(elf, "a DT_NEEDED name outside the string table", "a library name");
+    FTI_TRY(read_at(elf, name, "a library name", offset, left));
+    if (!memchr(name, 0, left))
+        return refuse(elf, "a DT_NEEDED name that is longer than any allowed one or has no end",
+                      "a library of the C and C++ runtimes");
+    if (is_system_library(name)) return FTK_OK;
+    return fti_fail(elf->err, FTK_E_PROVIDER_ELF,
+                    "'%s' refused: found that it needs the library '%s', wanted only those of "
+                    "the C and C++ runtimes (libc, libm, libgcc_s, libstdc++, libgomp ...); link "
+                    "everything else into the provider",
+                    elf->path, name);
+}
+
+static ftk_status check_dynamic(const elf_file *elf) {
+    uint64_t strings = 0;
+    uint64_t size = 0;
+    uint64_t offset;
+    FTI_TRY(single_value(elf, DT_STRTAB, "DT_STRTAB", &strings));
+    FTI_TRY(single_value(elf, DT_STRSZ, "DT_STRSZ", &size));
+    if (!file_offset(elf, strings, size, &offset))
+        return refuse(elf, "a string table outside what is loaded", "it inside a loaded segment");
+    for (size_t i = 0; i < elf->dynamic_count; i++) {
+        FTI_TRY(check_entry(elf, &elf->dynamic[i]));
+        if (elf->dynamic[i].d_tag == DT_NEEDED)
+            FTI_TRY(check_needed(elf, strings, size, elf->dynamic[i].d_un.d_val));
+    }
+    return FTK_OK;
+}
+
+/* ---- note ---- */
+
+static ftk_status bad_note(const elf_file *elf, const char *found) {
+    return fti_fail(elf->err, FTK_E_PROVIDER_IDENTITY,
+                    "'%s' refused: found %s, wanted exactly one note of owner '" FTK_NOTE_OWNER
+                    "' and type 1 (FTK_PROVIDER_NOTE, once per provider)",
+                    elf->path, found);
+}
+
+static ftk_status keep_note(elf_file *elf, const char *text, size_t size) {
+    if (elf->note) return bad_note(elf, "a second freetoken note");
+    if (memchr(text, 0, size)) return bad_note(elf, "a freetoken note with a zero byte");
+    elf->note = fti_strndup(text, size);
+    return elf->note ? FTK_OK : fti_no_memory(elf->err, size + 1, "a freetoken note");
+}
+
+static ftk_status scan_notes(elf_file *elf, const char *bytes, uint64_t size, uint64_t align) {
+    for (uint64_t at = 0; at < size;) {
+        Elf64_Nhdr note;
+        if (!inside(at, sizeof note, size)) return bad_note(elf, "a note segment that is cut");
+        memcpy(&note, bytes + at, sizeof note);
+        uint64_t owner = at + sizeof note;
+        uint64_t text = (owner + note.n_namesz + align - 1) & ~(align - 1);
+        if (!inside(text, note.n_descsz, size))
+            return bad_note(elf, "a note that is longer than its segment");
+        if (note.n_type == FTK_NOTE_TYPE && note.n_namesz == sizeof FTK_NOTE_OWNER &&
+            memcmp(bytes + owner, FTK_NOTE_OWNER, sizeof FTK_NOTE_OWNER) == 0)
+            FTI_TRY(keep_note(elf, bytes + text, note.n_descsz));
+        at = (text + note.n_descsz + align - 1) & ~(align - 1);
+    }
+    return FTK_OK;
+}
+
+static ftk_status read_note_segment(elf_file *elf, const Elf64_Phdr *p) {
+    if (p->p_filesz == 0) return FTK_OK;
+    if (p->p_filesz > MAX_NOTES) return bad_note(elf, "a note segment of more than 65536 bytes");
+    char *bytes = fti_calloc((size_t)p->p_filesz, 1);
+    if (!bytes) return fti_no_memory(elf->err, p->p_filesz, "a note segment");
+    ftk_status status = read_at(elf, bytes, "a note segment", p->p_offset, p->p_filesz);
+    if (status == FTK_OK) status = scan_notes(elf, bytes, p->p_filesz, p->p_align == 8 ? 8 : 4);
+    fti_free(bytes);
+    return status;
+}
+
+static ftk_status read_notes(elf_file *elf) {
+    for (size_t i = 0; i < elf->header.e_phnum; i++)
+        if (elf->segments[i].p_type == PT_NOTE) FTI_TRY(read_note_segment(elf, &elf->segments[i]));
+    return elf->note ? FTK_OK : bad_note(elf, "no freetoken note");
+}
+
+static ftk_status inspect(elf_file *elf) {
+    FTI_TRY(read_header(elf));
+    FTI_TRY(read_segments(elf));
+    FTI_TRY(check_load_segments(elf));
+    FTI_TRY(check_stack(elf));
+    FTI_TRY(read_dynamic(elf));
+    FTI_TRY(check_dynamic(elf));
+    return read_notes(elf);
+}
+
+ftk_status fti_elf_inspect(int fd, const char *path, char **note, ftk_error *err) {
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return fti_fail(err, FTK_E_PROVIDER_ELF, "cannot examine '%s': %s", path,
+                        strerrordesc_np(errno));
+    elf_file elf = {.fd = fd, .path = path, .err = err, .size = (uint64_t)st.st_size};
+    ftk_status status = inspect(&elf);
+    fti_free(elf.segments);
+    fti_free(elf.dynamic);
+    if (status != FTK_OK) {
+        fti_free(elf.note);
+        return status;
+    }
+    *note = elf.note;
+    return FTK_OK;
+}

@@ -1,0 +1,21 @@
+/*
+ * elf_inspect.h: judges a shared object without running any of it, from the
+ * structures that the dynamic loader will use: program headers and the dynamic
+ * section in memory order, never section headers.
+ */
+#ifndef FTI_ELF_INSPECT_H
+#define FTI_ELF_INSPECT_H
+
+#include "core/base.h"
+
+/*
+ * Reads `fd` from its start, whatever its file position. `path` is for messages.
+ * Refuses (FTK_E_PROVIDER_ELF) what is not a shared object of this machine, or
+ * what would have an executable stack, text relocations, a run path, a filter or
+ * audit library, or need a library outside the system's own; and
+ * (FTK_E_PROVIDER_IDENTITY) what has not exactly one freetoken note. `*note`
+ * receives the text of the note; free it with fti_free.
+ */
+ftk_status fti_elf_inspect(int fd, const char *path, char **note, ftk_error *err) FTI_WARN_UNUSED;
+
+#endif

@@ -1,0 +1,357 @@
+/*
+ * engine.c: brings an engine up stage by stage and takes it down from any stage.
+ * Each stage is one function; the lifecycle decides their order, and whatever
+ * fails leaves an engine that close releases.
+ */
+#include "core/engine.h"
+#include "core/fpenv.h"
+
+typedef struct opening {
+    ftk_engine *e;
+    const struct ftk_config *config;
+    const char *path;
+    const ftk_open_options *options;
+} opening;
+
+/* ---- stages ---- */
+
+static ftk_status open_checkpoint(const opening *o, ftk_error *err) {
+    ftk_engine *e = o->e;
+    FTI_TRY(fti_checkpoint_open(o->path, &e->checkpoint, err));
+    return fti_meta_get_str(e->checkpoint, fti_str("general.architecture"), &e->architecture, err);
+}
+
+static ftk_status open_backend(const opening *o, ftk_error *err) {
+    if (o->config->backend == FTI_BACKEND_CUDA || o->config->backend == FTI_BACKEND_HIP)
+        return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE,
+                        "backend.kind is %s, which this build does not have: use cpu or auto",
+                        o->config->backend == FTI_BACKEND_CUDA ? "cuda" : "hip");
+    const fti_backend_options options = {.threads = o->config->threads,
+                                         .kernel_mask = o->config->kernel_mask,
+                                         .float_numerics = o->config->numerics ==
+                                                           FTI_NUMERICS_FLOAT};
+    ftk_engine *e = o->e;
+    FTI_TRY(fti_cpu_backend_create(&options, &e->backend, err));
+    int64_t threads = 0;
+    e->backend->ops->capability(e->backend, fti_str("cpu.threads"), &threads);
+    e->threads = (uint32_t)threads;
+    return FTK_OK;
+}
+
+static ftk_status resolve_provider(const opening *o, ftk_error *err) {
+    ftk_engine *e = o->e;
+    ftk_str container = fti_str(fti_checkpoint_container(e->checkpoint));
+    FTI_TRY(fti_provider_resolve(o->config, e->architecture, container, &e->provider, err));
+    ftk_str json = fti_config_options(o->config, fti_str(e->provider->manifest->name));
+    e->options_json = fti_strndup(json.data, (size_t)json.size);
+    return e->options_json ? FTK_OK : fti_no_memory(err, json.size, "provider options");
+}
+
+static ftk_status match_provider(const opening *o, ftk_error *err) {
+    ftk_engine *e = o->e;
+    const ftk_match_in in = {.struct_size = (uint32_t)sizeof in,
+                             .architecture = e->architecture,
+                             .container = fti_str(fti_checkpoint_container(e->checkpoint)),
+                             .backend = fti_str(e->backend->ops->name)};
+    ftk_match_out out = {.struct_size = (uint32_t)sizeof out};
+    fti_ctx_begin(&e->ctx);
+    ftk_status status = e->provider->table->match(&fti_host, &e->ctx, &in, &out);
+    FTI_TRY(fti_ctx_end(&e->ctx, status, "match", err));
+    if (out.claimed == 1) return FTK_OK;
+    return fti_fail(err, FTK_E_PROVIDER_REFUSED,
+                    "%s: provider %s claims %.*s/%s in its manifest but does not take this file",
+                    o->path, e->provider->manifest->name, FTI_STR_ARGS(e->architecture),
+                    fti_checkpoint_container(e->checkpoint));
+}
+
+static ftk_status check_info(const opening *o, ftk_error *err) {
+    const ftk_model_info *i = &o->e->info;
+    if (i->layers > 0 && i->hidden > 0 && i->vocabulary > 0 && i->vocabulary <= 1u << 24 &&
+        i->context > 0 && i->context <= 1u << 24 && (i->end_token_count == 0 || i->end_tokens))
+        return FTK_OK;
+    return fti_fail(
+        err, FTK_E_PROVIDER_CONTRACT,
+        "provider %s: create described an impossible model (layers %u, hidden %u, vocabulary %u, "
+        "context %u)",
+        o->e->provider->manifest->name, i->layers, i->hidden, i->vocabulary, i->context);
+}
+
+/* Ids that may be sampled: the tokens that stand for something. Rows that pad the
+ * vocabulary are of type unused, or have no token at all. */
+static ftk_status allow_tokens(ftk_engine *e, ftk_error *err) {
+    e->allowed = fti_calloc(e->info.vocabulary, 1);
+    if (!e->allowed) return fti_no_memory(err, e->info.vocabulary, "the token mask");
+    for (uint32_t id = 0; id < e->info.vocabulary; id++) {
+        int type = fti_tokenizer_type(e->tokenizer, (int32_t)id);
+        e->allowed[id] = type != 0 && type != FTI_TOKEN_UNUSED;
+    }
+    return FTK_OK;
+}
+
+static ftk_status create_model(const opening *o, ftk_error *err) {
+    ftk_engine *e = o->e;
+    const ftk_create_in in = {.struct_size = (uint32_t)sizeof in,
+                              .architecture = e->architecture,
+                              .container = fti_str(fti_checkpoint_container(e->checkpoint)),
+                              .backend = fti_str(e->backend->ops->name),
+                              .options = fti_str(e->options_json)};
+    e->info.struct_size = (uint32_t)sizeof e->info;
+    fti_ctx_begin(&e->ctx);
+    ftk_status status = e->provider->table->create(&fti_host, &e->ctx, &in, &e->info, &e->model);
+    if (status != FTK_OK) e->model = NULL;
+    FTI_TRY(fti_ctx_end(&e->ctx, status, "create", err));
+    FTI_TRY(check_info(o, err));
+    FTI_TRY(fti_tokenizer_create(e->checkpoint, e->info.pretokenizer, &e->tokenizer, err));
+    FTI_TRY(allow_tokens(e, err));
+    return fti_sampler_create(e->info.vocabulary, e->allowed, &e->sampler, err);
+}
+
+static ftk_status plan_weights(const opening *o, ftk_error *err) {
+    return fti_plan_weights(o->e, err);
+}
+
+static ftk_status plan_memory(const opening *o, ftk_error *err) {
+    return fti_plan_memory(o->e, o->config, err);
+}
+
+static ftk_status allocate(const opening *o, ftk_error *err) {
+    FTI_TRY(o->e->backend->ops->stream_create(o->e->backend, &o->e->stream, err));
+    return fti_allocate(o->e, err);
+}
+
+static ftk_status load_weights(const opening *o, ftk_error *err) {
+    return fti_load_weights(o->e, o->options, err);
+}
+
+static ftk_status attach_cache(const opening *o, ftk_error *err) {
+    ftk_engine *e = o->e;
+    const ftk_cache_views views = {.struct_size = (uint32_t)sizeof views,
+                                   .kv_stride = (uint32_t)sizeof *e->kv,
+                                   .kv = e->kv,
+                                   .kv_count = e->plan.kv_layer_count,
+                                   .state = {.struct_size = (uint32_t)sizeof(ftk_state_view),
+                                             .base = e->state.memory,
+                                             .slot_stride = e->plan.state_bytes}};
+    fti_ctx_begin(&e->ctx);
+    ftk_status status = e->provider->table->attach_cache(e->model, &views);
+    return fti_ctx_end(&e->ctx, status, "attach_cache", err);
+}
+
+static ftk_status prepare(const opening *o, ftk_error *err) {
+    ftk_engine *e = o->e;
+    FTI_TRY(fti_choose_variants(e, err));
+    const ftk_prepare_in in = {.struct_size = (uint32_t)sizeof in,
+                               .max_rows = e->settings.prefill_tokens,
+                               .chosen = e->chosen,
+                               .chosen_count = e->provider->table->variant_table_count};
+    ftk_prepare_out out = {.struct_size = (uint32_t)sizeof out};
+    fti_ctx_begin(&e->ctx);
+    ftk_status status = e->provider->table->prepare_for_runtime(e->model, &in, &out);
+    FTI_TRY(fti_ctx_end(&e->ctx, status, "prepare_for_runtime", err));
+    e->graph_safe = out.graph_safe;
+    return FTK_OK;
+}
+
+static ftk_status capture(const opening *o, ftk_error *err) {
+    return fti_capture_decode(o->e, err);
+}
+
+static ftk_status ready(const opening *o, ftk_error *err) {
+    (void)o;
+    (void)err;
+    return FTK_OK;
+}
+
+static const struct {
+    fti_stage stage;
+    ftk_status (*work)(const opening *, ftk_error *);
+} stages[] = {
+    {FTI_STAGE_CHECKPOINT, open_checkpoint},
+    {FTI_STAGE_BACKEND, open_backend},
+    {FTI_STAGE_PROVIDER, resolve_provider},
+    {FTI_STAGE_MATCH, match_provider},
+    {FTI_STAGE_CREATE, create_model},
+    {FTI_STAGE_PLAN, plan_weights},
+    {FTI_STAGE_MEMORY, plan_memory},
+    {FTI_STAGE_ALLOCATE, allocate},
+    {FTI_STAGE_WEIGHTS, load_weights},
+    {FTI_STAGE_CACHE, attach_cache},
+    {FTI_STAGE_PREPARE, prepare},
+    {FTI_STAGE_CAPTURE, capture},
+    {FTI_STAGE_READY, ready},
+};
+
+/* ---- open and close ---- */
+
+/* Settings that later versions bring are refused rather than ignored. */
+static ftk_status refuse_unavailable(const struct ftk_config *c, ftk_error *err) {
+    const struct {
+        bool asked;
+        const char *what;
+    } unavailable[] = {
+        {c->ladder == FTI_ON, "memory.ladder: on"},
+        {c->memory_host != FTI_BYTES_AUTO, "memory.host"},
+        {c->overcommit, "scheduler.overcommit: true"},
+        {c->residency == FTI_ON, "moe.residency: on"},
+        {c->coexecution == FTI_ON, "moe.coexecution: on"},
+        {c->collect_stats, "moe.collect_stats: true"},
+        {c->device != 0, "backend.device other than 0"},
+    };
+    for (size_t i = 0; i < FTI_COUNT(unavailable); i++)
+        if (unavailable[i].asked)
+            return fti_fail(err, FTK_E_CONFIG_VALUE, "%s: %s comes with a later version: remove it",
+                            c->origin, unavailable[i].what);
+    return FTK_OK;
+}
+
+static ftk_status copy_settings(ftk_engine *e, const struct ftk_config *c, ftk_error *err) {
+    e->settings = (fti_settings){.numerics = c->numerics,
+                                 .graphs = c->graphs,
+                                 .fused = c->fused,
+                                 .kernel_mask = c->kernel_mask,
+                                 .prefill_tokens = c->prefill_tokens,
+                                 .origin = fti_strndup(c->origin, strlen(c->origin))};
+    e->kv_type = c->numerics == FTI_NUMERICS_FLOAT ? FTK_TYPE_F32 : FTK_TYPE_F16;
+    return e->settings.origin ? FTK_OK : fti_no_memory(err, strlen(c->origin), "settings");
+}
+
+static fti_stage last_stage(const ftk_open_options *options) {
+    uint32_t stop = options ? options->stop_after : 0;
+    if (stop == FTK_OPEN_CONFIGURED) return FTI_STAGE_CREATE;
+    if (stop == FTK_OPEN_PLANNED) return FTI_STAGE_MEMORY;
+    return FTI_STAGE_READY;
+}
+
+static ftk_status tell(const opening *o, fti_stage stage, size_t done, ftk_error *err) {
+    const ftk_open_options *p = o->options;
+    if (!p || !p->progress ||
+        p->progress(p->user, fti_stage_text(stage), done, FTI_COUNT(stages)) == 0)
+        return FTK_OK;
+    return fti_fail(err, FTK_E_CANCELLED, "opening was cancelled before '%s'",
+                    fti_stage_text(stage));
+}
+
+static ftk_status run_stages(const opening *o, ftk_error *err) {
+    fti_stage last = last_stage(o->options);
+    for (size_t i = 0; i < FTI_COUNT(stages) && stages[i].stage <= last; i++) {
+        FTI_TRY(tell(o, stages[i].stage, i, err));
+        FTI_TRY(fti_lifecycle_begin(&o->e->lifecycle, stages[i].stage, err));
+        ftk_status status = stages[i].work(o, err);
+        FTI_TRY(fti_lifecycle_end(&o->e->lifecycle, stages[i].stage, status));
+    }
+    return FTK_OK;
+}
+
+static ftk_status check_open(const ftk_config *config, const char *path,
+                             const ftk_open_options *options, ftk_engine **out, ftk_error *err) {
+    if (!config || !path || !out)
+        return fti_fail(err, FTK_E_ARGUMENT, "config, model path and out must not be NULL");
+    *out = NULL;
+    if (options && options->struct_size != sizeof *options)
+        return fti_fail(err, FTK_E_ARGUMENT,
+                        "ftk_open_options.struct_size is %u, wanted %zu: use its INIT macro",
+                        options->struct_size, sizeof *options);
+    if (options && options->stop_after > FTK_OPEN_READY)
+        return fti_fail(err, FTK_E_ARGUMENT, "ftk_open_options.stop_after is %u, the largest is %u",
+                        options->stop_after, FTK_OPEN_READY);
+    return refuse_unavailable(config, err);
+}
+
+ftk_status ftk_engine_open(const ftk_config *config, const char *model_path,
+                           const ftk_open_options *options, ftk_engine **out, ftk_error *err) {
+    FTI_TRY(check_open(config, model_path, options, out, err));
+    ftk_engine *e = fti_calloc(1, sizeof *e);
+    if (!e) return fti_no_memory(err, sizeof *e, "the engine");
+    e->ctx.engine = e;
+    e->ctx.report.struct_size = (uint32_t)sizeof e->ctx.report;
+    const opening o = {e, config, model_path, options};
+    fti_fpenv saved = fti_fpenv_enter();
+    ftk_status status = copy_settings(e, config, err);
+    if (status == FTK_OK) status = run_stages(&o, err);
+    if (status != FTK_OK)
+        ftk_engine_close(e);
+    else
+        *out = e;
+    fti_fpenv_leave(&saved);
+    return status;
+}
+
+void ftk_engine_close(ftk_engine *e) {
+    if (!e) return;
+    if (e->stream) (void)e->backend->ops->stream_sync(e->stream);
+    if (e->model) e->provider->table->destroy(e->model);
+    if (e->decode_graph) e->backend->ops->graph_destroy(e->decode_graph);
+    if (e->backend) fti_release_memory(e);
+    if (e->stream) e->backend->ops->stream_destroy(e->stream);
+    if (e->backend) e->backend->ops->destroy(e->backend);
+    fti_sampler_free(e->sampler);
+    fti_tokenizer_free(e->tokenizer);
+    fti_checkpoint_close(e->checkpoint);
+    for (size_t i = 0; i < e->ctx.note_count; i++) fti_free(e->ctx.notes[i]);
+    void *const owned[] = {e->allowed, e->chosen, e->skips, e->options_json, e->settings.origin};
+    for (size_t i = 0; i < FTI_COUNT(owned); i++) fti_free(owned[i]);
+    fti_free(e);
+}
+
+/* ---- small questions ---- */
+
+const char *ftk_version(void) {
+    return FTK_VERSION_STRING;
+}
+
+uint32_t ftk_engine_vocabulary(const ftk_engine *e) {
+    return e ? e->info.vocabulary : 0;
+}
+
+uint32_t ftk_engine_context(const ftk_engine *e) {
+    return e ? e->budget.context : 0;
+}
+
+uint32_t ftk_engine_layers(const ftk_engine *e) {
+    return e ? e->info.layers : 0;
+}
+
+uint32_t ftk_engine_hidden(const ftk_engine *e) {
+    return e ? e->info.hidden : 0;
+}
+
+ftk_status ftk_tokenize(const ftk_engine *e, const char *text, size_t size, uint32_t flags,
+                        int32_t *ids, size_t capacity, size_t *count, ftk_error *err) {
+    if (!e || !count || (!text && size) || (!ids && capacity))
+        return fti_fail(err, FTK_E_ARGUMENT, "engine, text, ids and count must not be NULL");
+    if (flags & ~FTK_TOKENIZE_SPECIAL)
+        return fti_fail(err, FTK_E_ARGUMENT, "unknown tokenize flags 0x%x", flags);
+    FTI_TRY(fti_lifecycle_need(&e->lifecycle, FTI_STAGE_CREATE, err));
+    fti_ids out = {0};
+    const ftk_str input = {text, size};
+    ftk_status status = fti_tokenizer_encode(e->tokenizer, input, flags & FTK_TOKENIZE_SPECIAL,
+                                             &out, err);
+    if (status == FTK_OK) {
+        *count = out.count;
+        size_t n = out.count < capacity ? out.count : capacity;
+        if (n) memcpy(ids, out.data, n * sizeof *ids);
+    }
+    fti_ids_free(&out);
+    return status;
+}
+
+ftk_status ftk_token_text(const ftk_engine *e, int32_t id, const char **text, size_t *size,
+                          ftk_error *err) {
+    if (!e || !text || !size)
+        return fti_fail(err, FTK_E_ARGUMENT, "engine, text and size must not be NULL");
+    FTI_TRY(fti_lifecycle_need(&e->lifecycle, FTI_STAGE_CREATE, err));
+    if (fti_tokenizer_type(e->tokenizer, id) == 0)
+        return fti_fail(err, FTK_E_ARGUMENT, "token %d is not in the vocabulary of %u", id,
+                        e->info.vocabulary);
+    ftk_str piece = fti_tokenizer_piece(e->tokenizer, id);
+    *text = piece.data ? piece.data : "";
+    *size = (size_t)piece.size;
+    return FTK_OK;
+}
+
+int ftk_token_is_end(const ftk_engine *e, int32_t id) {
+    if (!e) return 0;
+    for (uint32_t i = 0; i < e->info.end_token_count; i++)
+        if (e->info.end_tokens[i] == id) return 1;
+    return 0;
+}

@@ -1,0 +1,70 @@
+/*
+ * gguf.h: what checkpoint.c and gguf.c share: the inside of a checkpoint, the
+ * index over names, the form of error messages, and the parser's one entry.
+ */
+#ifndef FTI_GGUF_H
+#define FTI_GGUF_H
+
+#include "core/checkpoint.h"
+
+/* Hash index over an array of records whose first member is their name. The array
+ * may still be growing, but must not move. Slots hold a record number + 1. */
+typedef struct fti_name_index {
+    const void *records;
+    size_t stride;
+    uint32_t *slots;
+    uint64_t mask;
+} fti_name_index;
+
+typedef enum fti_index_result {
+    FTI_INDEX_ADDED,
+    FTI_INDEX_DUPLICATE,
+    FTI_INDEX_CROWDED /* more colliding names than chance can give */
+} fti_index_result;
+
+struct fti_checkpoint {
+    char *path;
+    const uint8_t *data;
+    uint64_t size;
+    bool mapped; /* data is ours to unmap */
+    unsigned version;
+    fti_meta *metas;
+    size_t meta_count;
+    fti_name_index meta_index;
+    fti_tensor *tensors;
+    size_t tensor_count;
+    fti_name_index tensor_index;
+};
+
+/* Slots that an index for `count` records has: at most half of them fill up. */
+static inline uint64_t fti_index_slots(uint64_t count) {
+    uint64_t slots = 8;
+    while (slots < 2 * count) slots *= 2;
+    return slots;
+}
+bool fti_index_init(fti_name_index *index, const void *records, size_t stride,
+                    size_t count) FTI_WARN_UNUSED;
+fti_index_result fti_index_add(fti_name_index *index, size_t record,
+                               size_t *duplicate_of) FTI_WARN_UNUSED;
+bool fti_index_find(const fti_name_index *index, ftk_str name, size_t *record);
+
+/* A name from a file as it may appear in a message: short, one line, ASCII. */
+typedef struct fti_shown {
+    char text[88];
+} fti_shown;
+fti_shown fti_show(ftk_str name);
+
+/* Fails with "PATH: MESSAGE"; a long path is shown by its end. */
+ftk_status fti_checkpoint_fail(const fti_checkpoint *checkpoint, ftk_error *err, ftk_status status,
+                               const char *format, ...) FTI_PRINTF(4, 5);
+
+/* "UINT32", "STRING", ...; NULL for an unknown value type. */
+const char *fti_meta_type_name(uint32_t type);
+/* Bytes of one element; 0 for strings, arrays and unknown types. */
+uint32_t fti_meta_type_bytes(uint32_t type);
+
+/* Reads data[0..size) into version, metas and tensors. What was allocated before
+ * a failure stays in the checkpoint, for close to free. */
+ftk_status fti_gguf_parse(fti_checkpoint *checkpoint, ftk_error *err) FTI_WARN_UNUSED;
+
+#endif

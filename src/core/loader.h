@@ -1,0 +1,86 @@
+/*
+ * loader.h: from an allowlist to a provider table. The only place of the library
+ * that calls dlopen. Order of stages (docs/trust.md): allowlist, manifests,
+ * claims, then for the one provider that claims the checkpoint: open without
+ * symlinks, file checks, pin, ELF inspection, dlopen, entry, table. No byte of a
+ * provider's code runs before all stages up to dlopen agree, and providers that
+ * do not claim the checkpoint are never opened.
+ */
+#ifndef FTI_LOADER_H
+#define FTI_LOADER_H
+
+#include "core/config.h"
+
+/* Contents of NAME.provider.yaml. Strings are owned by the manifest; lists are
+ * joined by single spaces, as in ftk_identity. */
+typedef struct fti_manifest {
+    char *path; /* of the manifest itself */
+    char *name;
+    char *version;
+    char *distribution;         /* "" if absent */
+    char *distribution_version; /* "" if absent */
+    char *core_range;
+    char *platform;
+    char *library; /* file name, in the manifest's folder */
+    char *architectures;
+    char *containers;
+    char *backends;
+    char *license;
+    uint32_t manifest_version;
+    uint32_t api_level;
+    uint32_t min_host_level;
+} fti_manifest;
+
+ftk_status fti_manifest_read(const char *path, fti_manifest **out, ftk_error *err) FTI_WARN_UNUSED;
+void fti_manifest_free(fti_manifest *manifest);
+/* True if `word` is one of the space-separated words of `list`. */
+bool fti_list_has(const char *list, ftk_str word);
+
+/* A loaded provider. Process lifetime: loaded objects are never unloaded, and
+ * one file is loaded once (by device and inode, or by digest when pinned). */
+typedef struct fti_provider {
+    const ftk_provider *table; /* full-size internal copy; no slot is NULL */
+    fti_manifest *manifest;
+    char *path;
+    char *sha256; /* the pin that was checked, or NULL: unpinned */
+    uint64_t device;
+    uint64_t inode;
+    uint32_t effective_level;
+} fti_provider;
+
+/* Finds and loads the provider for (architecture, container). Nothing is loaded
+ * unless the configuration allows it. */
+ftk_status fti_provider_resolve(const struct ftk_config *config, ftk_str architecture,
+                                ftk_str container, const fti_provider **out,
+                                ftk_error *err) FTI_WARN_UNUSED;
+
+/* Checks one allowlist entry through every stage before dlopen, without loading
+ * it: what `freetoken providers check` shows. `manifest` (may be NULL) receives
+ * the manifest, also when a later stage fails; the caller frees it. */
+ftk_status fti_provider_check(const struct ftk_config *config, const fti_allow *allow,
+                              fti_manifest **manifest, ftk_error *err) FTI_WARN_UNUSED;
+
+/* A manifest found in a search folder, allowed or not. */
+typedef struct fti_found_provider {
+    fti_manifest *manifest; /* NULL if it was refused: see error */
+    char *manifest_path;
+    const fti_allow *allow; /* the entry that allows it, or NULL */
+    ftk_error error;
+} fti_found_provider;
+ftk_status fti_provider_discover(const struct ftk_config *config, fti_found_provider **out,
+                                 size_t *count, ftk_error *err) FTI_WARN_UNUSED;
+void fti_found_providers_free(fti_found_provider *found, size_t count);
+
+/* Path rules of the trust order, also used for the configuration file: absolute,
+ * no symlink in any component, regular file, owner root or the effective user,
+ * not group- or world-writable, the same for every parent (a world-writable
+ * parent passes if it is sticky, owned by root, and the entry below it is owned
+ * by root or the effective user). Returns an open descriptor. `path_status` and
+ * `mode_status` are the statuses to fail with. */
+ftk_status fti_trusted_open(const char *path, ftk_status path_status, ftk_status mode_status,
+                            int *fd, ftk_error *err) FTI_WARN_UNUSED;
+
+/* SHA-256 of the rest of `fd`, as 64 lower-case hex digits and NUL. */
+ftk_status fti_sha256_fd(int fd, char hex[65], ftk_error *err);
+
+#endif

@@ -1,0 +1,372 @@
+/*
+ * plan.c: from a provider's plan to memory. Everything a plan states is checked
+ * against the checkpoint before a byte is allocated; weights that the backend
+ * can read in place stay mapped, only the rest is copied.
+ */
+#include "core/engine.h"
+
+/* Mapped weights must begin at a multiple of this; GGUF's default is 32. */
+#define WEIGHT_ALIGN 32u
+
+static const ftk_tensor_plan *tensor_at(const ftk_plan *plan, uint64_t i) {
+    return (const ftk_tensor_plan *)(const void *)((const char *)plan->tensors +
+                                                   i * plan->tensor_stride);
+}
+
+static const ftk_bank_part *bank_at(const ftk_plan *plan, uint64_t i) {
+    return (const ftk_bank_part *)(const void *)((const char *)plan->bank_parts +
+                                                 i * plan->bank_part_stride);
+}
+
+static const ftk_kv_layer *kv_at(const ftk_plan *plan, uint64_t i) {
+    return (const ftk_kv_layer *)(const void *)((const char *)plan->kv_layers +
+                                                i * plan->kv_layer_stride);
+}
+
+/* ---- checking a plan ---- */
+
+static ftk_status broken_plan(ftk_error *err, ftk_str name, const char *what) {
+    return fti_fail(err, FTK_E_PROVIDER_CONTRACT, "provider's plan for %.*s: %s",
+                    FTI_STR_ARGS(name), what);
+}
+
+/* Bytes of a row, or 0 if the type has none or cols is no multiple of its block. */
+static uint64_t row_bytes_of(uint32_t type, uint64_t cols) {
+    uint32_t elements, bytes;
+    uint64_t out;
+    if (!fti_type_block(type, &elements, &bytes) || cols == 0 || cols % elements) return 0;
+    return fti_mul_u64(cols / elements, bytes, &out) ? out : 0;
+}
+
+/* True if count matrices of rows x row_bytes, `stride` apart from `offset` on, lie in
+ * `size` bytes. */
+static bool lies_inside(uint64_t offset, uint64_t rows, uint64_t row_bytes, uint64_t count,
+                        uint64_t stride, uint64_t size) {
+    uint64_t matrix, last;
+    return count > 0 && fti_mul_u64(rows, row_bytes, &matrix) &&
+           fti_mul_u64(stride, count - 1, &last) && fti_add_u64(last, offset, &last) &&
+           fti_add_u64(last, matrix, &last) && last <= size;
+}
+
+static ftk_status operator_reads(const ftk_engine *e, ftk_str name, uint32_t type, ftk_error *err) {
+    uint32_t format;
+    if (e->backend->operators->activation_format(type, &format) == FTK_OK) return FTK_OK;
+    return fti_fail(err, FTK_E_CKPT_TYPE,
+                    "%s: tensor %.*s has type %s, which the %s backend does not read",
+                    fti_checkpoint_path(e->checkpoint), FTI_STR_ARGS(name), fti_type_name(type),
+                    e->backend->ops->name);
+}
+
+static ftk_status check_tensor(const ftk_engine *e, const ftk_tensor_plan *t, ftk_error *err) {
+    uint64_t row_bytes = row_bytes_of(t->type, t->cols);
+    if (row_bytes == 0 || t->rows == 0)
+        return broken_plan(err, t->name, "shape and type do not go together");
+    FTI_TRY(operator_reads(e, t->name, t->type, err));
+    if (t->source == FTK_SOURCE_COMPUTED) return FTK_OK;
+    if (t->source != FTK_SOURCE_TENSOR) return broken_plan(err, t->name, "unknown kind of source");
+    if (t->tensor >= fti_checkpoint_tensor_count(e->checkpoint))
+        return broken_plan(err, t->name, "its source is no tensor of the checkpoint");
+    const fti_tensor *source = fti_checkpoint_tensor(e->checkpoint, (size_t)t->tensor);
+    if (source->type != t->type) return broken_plan(err, t->name, "its source has another type");
+    if (!lies_inside(t->offset, t->rows, row_bytes, 1, 0, source->bytes))
+        return broken_plan(err, t->name, "it does not lie inside its source");
+    return FTK_OK;
+}
+
+static ftk_status check_bank(const ftk_engine *e, const ftk_bank_part *b, ftk_error *err) {
+    if (b->tensor >= fti_checkpoint_tensor_count(e->checkpoint))
+        return broken_plan(err, b->part, "an expert bank's source is no tensor of the checkpoint");
+    const fti_tensor *source = fti_checkpoint_tensor(e->checkpoint, (size_t)b->tensor);
+    uint64_t row_bytes = row_bytes_of(b->type, b->cols);
+    if (row_bytes == 0 || b->rows == 0 || b->experts == 0 || b->used == 0 || b->used > b->experts)
+        return broken_plan(err, source->name, "shape and type do not go together");
+    FTI_TRY(operator_reads(e, source->name, b->type, err));
+    if (source->type != b->type) return broken_plan(err, source->name, "the bank has another type");
+    if (!lies_inside(b->offset, b->rows, row_bytes, b->experts, b->expert_stride, source->bytes))
+        return broken_plan(err, source->name, "the experts do not lie inside it");
+    return FTK_OK;
+}
+
+static ftk_status check_plan(const ftk_engine *e, ftk_error *err) {
+    const ftk_plan *p = &e->plan;
+    ftk_str whole = FTK_STR("the model");
+    if (p->tensor_stride < sizeof(ftk_tensor_plan) || (p->tensor_count && !p->tensors) ||
+        p->bank_part_stride < sizeof(ftk_bank_part) || (p->bank_part_count && !p->bank_parts) ||
+        p->kv_layer_stride < sizeof(ftk_kv_layer) || (p->kv_layer_count && !p->kv_layers))
+        return broken_plan(err, whole, "an array or its stride is missing");
+    for (uint64_t i = 0; i < p->tensor_count; i++) FTI_TRY(check_tensor(e, tensor_at(p, i), err));
+    for (uint64_t i = 0; i < p->bank_part_count; i++) FTI_TRY(check_bank(e, bank_at(p, i), err));
+    for (uint64_t i = 0; i < p->kv_layer_count; i++) {
+        const ftk_kv_layer *kv = kv_at(p, i);
+        if (kv->kv_heads == 0 || kv->key_dim == 0 || kv->value_dim == 0 || kv->kv_heads > 4096 ||
+            kv->key_dim > 4096 || kv->value_dim > 4096)
+            return broken_plan(err, whole, "a KV layer has an impossible shape");
+    }
+    return FTK_OK;
+}
+
+ftk_status fti_plan_weights(ftk_engine *e, ftk_error *err) {
+    const uint32_t buckets[2] = {e->settings.prefill_tokens, 1};
+    uint64_t bytes[2] = {0, 0};
+    e->plan = (ftk_plan){.struct_size = (uint32_t)sizeof e->plan,
+                         .bucket_rows = buckets,
+                         .bucket_workspace_bytes = bytes,
+                         .bucket_count = FTI_COUNT(buckets)};
+    fti_ctx_begin(&e->ctx);
+    ftk_status status = e->provider->table->plan_weights(e->model, &e->plan);
+    FTI_TRY(fti_ctx_end(&e->ctx, status, "plan_weights", err));
+    e->plan.bucket_rows = NULL;
+    e->plan.bucket_workspace_bytes = NULL;
+    e->plan.bucket_count = 0;
+    e->workspace_bytes = bytes[0] > bytes[1] ? bytes[0] : bytes[1];
+    return check_plan(e, err);
+}
+
+/* ---- the memory plan ---- */
+
+/* True if the payload can be read where it is mapped. */
+static bool mappable(const ftk_engine *e, uint64_t tensor, uint64_t offset) {
+    const char *payload = fti_checkpoint_payload(e->checkpoint, (size_t)tensor);
+    return ((uintptr_t)payload + offset) % WEIGHT_ALIGN == 0;
+}
+
+static uint64_t tensor_bytes(const ftk_tensor_plan *t) {
+    return t->rows * row_bytes_of(t->type, t->cols);
+}
+
+static uint64_t bank_bytes(const ftk_bank_part *b) {
+    return b->expert_stride * (b->experts - 1) + b->rows * row_bytes_of(b->type, b->cols);
+}
+
+static void count_weights(const ftk_engine *e, fti_budget_request *r) {
+    const ftk_plan *p = &e->plan;
+    for (uint64_t i = 0; i < p->tensor_count; i++) {
+        const ftk_tensor_plan *t = tensor_at(p, i);
+        bool mapped = t->source == FTK_SOURCE_TENSOR && mappable(e, t->tensor, t->offset);
+        *(mapped ? &r->weights_mapped : &r->weights_allocated) += tensor_bytes(t);
+    }
+    for (uint64_t i = 0; i < p->bank_part_count; i++) {
+        const ftk_bank_part *b = bank_at(p, i);
+        bool mapped = mappable(e, b->tensor, b->offset);
+        *(mapped ? &r->weights_mapped : &r->weights_allocated) += bank_bytes(b);
+    }
+}
+
+static uint64_t kv_bytes_per_token(const ftk_engine *e) {
+    uint64_t element = e->kv_type == FTK_TYPE_F16 ? 2 : 4, sum = 0;
+    for (uint64_t i = 0; i < e->plan.kv_layer_count; i++) {
+        const ftk_kv_layer *kv = kv_at(&e->plan, i);
+        sum += (uint64_t)kv->kv_heads * (kv->key_dim + kv->value_dim) * element;
+    }
+    return sum;
+}
+
+/* Where each int32 array of a step lies. */
+static void lay_ids(fti_step_buffers *b) {
+    uint32_t at = 0;
+    const struct {
+        uint32_t *offset;
+        uint32_t count;
+    } arrays[] = {{&b->tokens, b->rows},       {&b->positions, b->rows},
+                  {&b->row_sequence, b->rows}, {&b->sequence_rows, 2},
+                  {&b->state_slots, 1},        {&b->logit_index, b->rows},
+                  {&b->block_table, b->blocks}};
+    for (size_t i = 0; i < FTI_COUNT(arrays); i++) {
+        *arrays[i].offset = at;
+        at += (arrays[i].count + 15) / 16 * 16;
+    }
+    b->id_count = at;
+}
+
+static uint32_t logit_rows(const ftk_engine *e) {
+    uint64_t rows = FTI_LOGIT_BYTES / (e->info.vocabulary * sizeof(float));
+    if (rows > e->settings.prefill_tokens) rows = e->settings.prefill_tokens;
+    return rows > 0 ? (uint32_t)rows : 1;
+}
+
+ftk_status fti_plan_memory(ftk_engine *e, const struct ftk_config *config, ftk_error *err) {
+    fti_step_buffers *b = &e->buffers;
+    b->rows = e->settings.prefill_tokens;
+    b->logit_rows = logit_rows(e);
+    fti_budget_request r = {.kv_bytes_per_token = kv_bytes_per_token(e),
+                            .state_bytes = e->plan.state_bytes,
+                            .workspace = e->workspace_bytes,
+                            .page_tokens = FTI_PAGE_TOKENS,
+                            .model_context = e->info.context,
+                            .kv_tokens = config->kv_tokens,
+                            .available = e->backend->ops->memory_available(e->backend),
+                            .limit = config->memory_device,
+                            .reserve = config->memory_reserve};
+    count_weights(e, &r);
+    uint32_t most = r.kv_tokens ? r.kv_tokens : r.model_context;
+    if (r.kv_tokens == 0 && most > FTI_DEFAULT_CONTEXT) most = FTI_DEFAULT_CONTEXT;
+    b->blocks = (most + FTI_PAGE_TOKENS - 1) / FTI_PAGE_TOKENS;
+    lay_ids(b);
+    r.step_buffers = b->id_count * sizeof(int32_t) +
+                     (uint64_t)b->logit_rows * e->info.vocabulary * sizeof(float);
+    return fti_budget_plan(&r, &e->budget, err);
+}
+
+/* ---- allocation ---- */
+
+static ftk_status allocate_block(ftk_engine *e, uint64_t bytes, const char *what, fti_block *block,
+                                 ftk_error *err) {
+    if (bytes == 0) return FTK_OK;
+    FTI_TRY(e->backend->ops->alloc(e->backend, bytes, what, &block->memory, err));
+    block->bytes = bytes;
+    return FTK_OK;
+}
+
+static void release_block(ftk_engine *e, fti_block *block) {
+    if (block->memory) e->backend->ops->release(e->backend, block->memory, block->bytes);
+    *block = (fti_block){0};
+}
+
+static ftk_status allocate_kv(ftk_engine *e, ftk_error *err) {
+    uint64_t element = e->kv_type == FTK_TYPE_F16 ? 2 : 4;
+    uint64_t tokens = (uint64_t)e->budget.pages * FTI_PAGE_TOKENS;
+    for (uint64_t i = 0; i < e->plan.kv_layer_count; i++) {
+        const ftk_kv_layer *kv = kv_at(&e->plan, i);
+        fti_block *block = &e->kv_blocks[2 * i];
+        FTI_TRY(allocate_block(e, tokens * kv->kv_heads * kv->key_dim * element, "keys", &block[0],
+                               err));
+        FTI_TRY(allocate_block(e, tokens * kv->kv_heads * kv->value_dim * element, "values",
+                               &block[1], err));
+        e->kv[i] = (ftk_kv_view){.struct_size = (uint32_t)sizeof(ftk_kv_view),
+                                 .type = e->kv_type,
+                                 .kv_heads = kv->kv_heads,
+                                 .key_dim = kv->key_dim,
+                                 .value_dim = kv->value_dim,
+                                 .page_tokens = FTI_PAGE_TOKENS,
+                                 .keys = block[0].memory,
+                                 .values = block[1].memory};
+    }
+    return FTK_OK;
+}
+
+static ftk_status allocate_tables(ftk_engine *e, ftk_error *err) {
+    size_t tensors = (size_t)e->plan.tensor_count, banks = (size_t)e->plan.bank_part_count;
+    size_t layers = (size_t)e->plan.kv_layer_count;
+    e->weights = fti_calloc(tensors, sizeof *e->weights);
+    e->computed = fti_calloc(tensors, sizeof *e->computed);
+    e->banks = fti_calloc(banks, sizeof *e->banks);
+    e->owned = fti_calloc(tensors + banks, sizeof *e->owned);
+    e->kv = fti_calloc(layers, sizeof *e->kv);
+    e->kv_blocks = fti_calloc(2 * layers, sizeof *e->kv_blocks);
+    e->buffers.host_ids = fti_calloc(e->buffers.id_count, sizeof(int32_t));
+    e->buffers.host_logits = fti_calloc((size_t)e->buffers.logit_rows * e->info.vocabulary,
+                                        sizeof(float));
+    if (e->weights && e->computed && e->banks && e->owned && e->kv && e->kv_blocks &&
+        e->buffers.host_ids && e->buffers.host_logits)
+        return FTK_OK;
+    return fti_no_memory(err, (tensors + banks) * sizeof(ftk_bank_view), "the weight tables");
+}
+
+ftk_status fti_allocate(ftk_engine *e, ftk_error *err) {
+    fti_step_buffers *b = &e->buffers;
+    FTI_TRY(allocate_tables(e, err));
+    FTI_TRY(allocate_kv(e, err));
+    FTI_TRY(allocate_block(e, e->plan.state_bytes, "recurrent state", &e->state, err));
+    FTI_TRY(allocate_block(e, e->workspace_bytes, "workspace", &b->workspace, err));
+    FTI_TRY(allocate_block(e, b->id_count * sizeof(int32_t), "step arrays", &b->ids, err));
+    return allocate_block(e, (uint64_t)b->logit_rows * e->info.vocabulary * sizeof(float), "logits",
+                          &b->logits, err);
+}
+
+/* ---- weights ---- */
+
+/* A device address for `bytes` of tensor `tensor` from `offset` on: the mapping
+ * itself where the backend reads it, else a copy in *block. */
+static ftk_status place(ftk_engine *e, uint64_t tensor, uint64_t offset, uint64_t bytes,
+                        fti_block *block, const void **out, ftk_error *err) {
+    const char *payload = fti_checkpoint_payload(e->checkpoint, (size_t)tensor);
+    if (mappable(e, tensor, offset) &&
+        e->backend->ops->adopt(e->backend, payload + offset, bytes, out) == FTK_OK)
+        return FTK_OK;
+    FTI_TRY(allocate_block(e, bytes, "weights", block, err));
+    *out = block->memory;
+    ftk_status status = e->backend->ops->upload(e->stream, block->memory, payload + offset, bytes);
+    if (status == FTK_OK) status = e->backend->ops->stream_sync(e->stream);
+    if (status == FTK_OK) return FTK_OK;
+    return fti_fail(err, status, "copying weights to the device failed");
+}
+
+static ftk_status place_tensor(ftk_engine *e, uint64_t i, ftk_error *err) {
+    const ftk_tensor_plan *t = tensor_at(&e->plan, i);
+    const void *data;
+    if (t->source == FTK_SOURCE_COMPUTED) {
+        FTI_TRY(allocate_block(e, tensor_bytes(t), "computed weights", &e->owned[i], err));
+        data = e->computed[i] = e->owned[i].memory;
+    } else {
+        FTI_TRY(place(e, t->tensor, t->offset, tensor_bytes(t), &e->owned[i], &data, err));
+    }
+    e->weights[i] = (ftk_weight){.struct_size = (uint32_t)sizeof(ftk_weight),
+                                 .type = t->type,
+                                 .layout = FTK_LAYOUT_RAW,
+                                 .rows = t->rows,
+                                 .cols = t->cols,
+                                 .row_bytes = row_bytes_of(t->type, t->cols),
+                                 .data = data};
+    return FTK_OK;
+}
+
+static ftk_status place_bank(ftk_engine *e, uint64_t i, ftk_error *err) {
+    const ftk_bank_part *b = bank_at(&e->plan, i);
+    const void *data;
+    FTI_TRY(place(e, b->tensor, b->offset, bank_bytes(b), &e->owned[e->plan.tensor_count + i],
+                  &data, err));
+    e->banks[i] = (ftk_bank_view){.struct_size = (uint32_t)sizeof(ftk_bank_view),
+                                  .type = b->type,
+                                  .layout = FTK_LAYOUT_RAW,
+                                  .experts = b->experts,
+                                  .rows = b->rows,
+                                  .cols = b->cols,
+                                  .row_bytes = row_bytes_of(b->type, b->cols),
+                                  .expert_stride = b->expert_stride,
+                                  .base = data};
+    return FTK_OK;
+}
+
+static ftk_status progress(const ftk_open_options *o, uint64_t done, uint64_t total,
+                           ftk_error *err) {
+    if (o && o->progress &&
+        o->progress(o->user, fti_stage_text(FTI_STAGE_WEIGHTS), done, total) != 0)
+        return fti_fail(err, FTK_E_CANCELLED, "opening was cancelled while loading weights");
+    return FTK_OK;
+}
+
+ftk_status fti_load_weights(ftk_engine *e, const ftk_open_options *options, ftk_error *err) {
+    uint64_t tensors = e->plan.tensor_count, banks = e->plan.bank_part_count;
+    for (uint64_t i = 0; i < tensors; i++) {
+        FTI_TRY(progress(options, i, tensors + banks, err));
+        FTI_TRY(place_tensor(e, i, err));
+    }
+    for (uint64_t i = 0; i < banks; i++) {
+        FTI_TRY(progress(options, tensors + i, tensors + banks, err));
+        FTI_TRY(place_bank(e, i, err));
+    }
+    const ftk_weight_views views = {.struct_size = (uint32_t)sizeof views,
+                                    .weight_stride = (uint32_t)sizeof *e->weights,
+                                    .weights = e->weights,
+                                    .weight_count = tensors,
+                                    .banks = e->banks,
+                                    .bank_count = banks,
+                                    .bank_stride = (uint32_t)sizeof *e->banks,
+                                    .computed = e->computed};
+    fti_ctx_begin(&e->ctx);
+    ftk_status status = e->provider->table->load_weights(e->model, &views);
+    return fti_ctx_end(&e->ctx, status, "load_weights", err);
+}
+
+void fti_release_memory(ftk_engine *e) {
+    fti_step_buffers *b = &e->buffers;
+    fti_block *const blocks[] = {&e->state, &b->ids, &b->logits, &b->workspace};
+    for (size_t i = 0; i < FTI_COUNT(blocks); i++) release_block(e, blocks[i]);
+    for (uint64_t i = 0; e->owned && i < e->plan.tensor_count + e->plan.bank_part_count; i++)
+        release_block(e, &e->owned[i]);
+    for (uint64_t i = 0; e->kv_blocks && i < 2 * e->plan.kv_layer_count; i++)
+        release_block(e, &e->kv_blocks[i]);
+    void *const tables[] = {e->weights, e->computed,  e->banks,    e->owned,
+                            e->kv,      e->kv_blocks, b->host_ids, b->host_logits};
+    for (size_t i = 0; i < FTI_COUNT(tables); i++) fti_free(tables[i]);
+}

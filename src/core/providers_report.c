@@ -1,0 +1,172 @@
+/*
+ * providers_report.c: what an operator can ask about providers without running
+ * any: which ones the search folders hold, which are allowed, and what every
+ * check before loading says of them.
+ */
+#include "core/engine.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void set(json_t *object, const char *key, json_t *owned) {
+    json_object_set_new(object, key, owned);
+}
+
+static void set_text(json_t *object, const char *key, const char *value) {
+    set(object, key, fti_json_str(fti_str(value ? value : "")));
+}
+
+static void describe_manifest(json_t *o, const fti_manifest *m) {
+    set_text(o, "name", m->name);
+    set_text(o, "version", m->version);
+    set_text(o, "manifest", m->path);
+    set_text(o, "architectures", m->architectures);
+    set_text(o, "containers", m->containers);
+    set_text(o, "backends", m->backends);
+    set_text(o, "license", m->license);
+    set_text(o, "core_range", m->core_range);
+    set(o, "api_level", json_integer(m->api_level));
+}
+
+/* Path of the shared object that a manifest names, in its own folder. */
+static char *library_path(const fti_manifest *m) {
+    fti_text path = {0};
+    const char *slash = strrchr(m->path, '/');
+    fti_text_append(&path, m->path, slash ? (size_t)(slash - m->path) + 1 : 0);
+    fti_text_printf(&path, "%s", m->library);
+    if (path.failed) fti_text_free(&path);
+    return path.data;
+}
+
+static json_t *allowed_json(const ftk_config *config, const fti_allow *allow) {
+    ftk_error error = FTK_ERROR_INIT;
+    fti_manifest *manifest = NULL;
+    ftk_status status = fti_provider_check(config, allow, &manifest, &error);
+    json_t *o = json_object();
+    set_text(o, "name", allow->name);
+    if (manifest) describe_manifest(o, manifest);
+    set_text(o, "path", allow->path);
+    set(o, "allowed", json_true());
+    set(o, "pinned", json_boolean(allow->sha256 != NULL));
+    set_text(o, "status", status == FTK_OK ? "ok" : ftk_status_name(status));
+    set(o, "exit_code", json_integer(ftk_status_exit_code(status)));
+    set_text(o, "message", status == FTK_OK ? "" : error.message);
+    fti_manifest_free(manifest);
+    return o;
+}
+
+static json_t *found_json(const fti_found_provider *f) {
+    json_t *o = json_object();
+    if (f->manifest) {
+        describe_manifest(o, f->manifest);
+        char *path = library_path(f->manifest);
+        set_text(o, "path", path);
+        fti_free(path);
+    } else {
+        set_text(o, "manifest", f->manifest_path);
+    }
+    set(o, "allowed", json_false());
+    set(o, "pinned", json_false());
+    set_text(o, "status", f->manifest ? "ok" : ftk_status_name(f->error.status));
+    set_text(o, "message", f->manifest ? "" : f->error.message);
+    return o;
+}
+
+ftk_status ftk_providers_report(const ftk_config *config, char **json, ftk_error *err) {
+    if (!config || !json) return fti_fail(err, FTK_E_ARGUMENT, "config and json must not be NULL");
+    fti_found_provider *found = NULL;
+    size_t count = 0;
+    FTI_TRY(fti_provider_discover(config, &found, &count, err));
+    json_t *o = json_object(), *search = json_array(), *providers = json_array();
+    for (size_t i = 0; i < config->search_count; i++)
+        json_array_append_new(search, fti_json_str(fti_str(config->search[i])));
+    for (size_t i = 0; i < config->allow_count; i++)
+        json_array_append_new(providers, allowed_json(config, &config->allow[i]));
+    for (size_t i = 0; i < count; i++)
+        if (!found[i].allow) json_array_append_new(providers, found_json(&found[i]));
+    fti_found_providers_free(found, count);
+    set(o, "search", search);
+    set(o, "providers", providers);
+    return fti_json_dump(o, json, err);
+}
+
+static bool ends_with(const char *text, const char *suffix) {
+    size_t n = strlen(text), m = strlen(suffix);
+    return n > m && strcmp(text + n - m, suffix) == 0;
+}
+
+#define MANIFEST_SUFFIX ".provider.yaml"
+
+/* The one manifest of a folder. */
+static ftk_status find_manifest(const char *folder, fti_text *path, ftk_error *err) {
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return fti_fail(err, FTK_E_PROVIDER_MANIFEST,
+                        "%s: cannot be read as a folder: give the folder that holds "
+                        "NAME" MANIFEST_SUFFIX,
+                        folder);
+    size_t count = 0;
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        if (!ends_with(entry->d_name, MANIFEST_SUFFIX) || count++ > 0) continue;
+        fti_text_printf(path, "%s/%s", folder, entry->d_name);
+    }
+    closedir(dir);
+    if (count == 1 && !path->failed) return FTK_OK;
+    return fti_fail(err, FTK_E_PROVIDER_MANIFEST,
+                    "%s: holds %zu manifests (NAME" MANIFEST_SUFFIX "), wanted one", folder, count);
+}
+
+/* Absolute and without symlinks: what an allowlist entry must say. */
+static ftk_status canonical(const char *path, char **out, ftk_error *err) {
+    *out = realpath(path, NULL);
+    if (*out) return FTK_OK;
+    return fti_fail(err, FTK_E_PROVIDER_PATH, "%s: no such file or folder", path);
+}
+
+static ftk_status digest_of(const char *path, char hex[65], ftk_error *err) {
+    int fd;
+    FTI_TRY(fti_trusted_open(path, FTK_E_PROVIDER_PATH, FTK_E_PROVIDER_PERMISSION, &fd, err));
+    ftk_status status = fti_sha256_fd(fd, hex, err);
+    close(fd);
+    return status;
+}
+
+static ftk_status describe(const fti_manifest *m, char **json, ftk_error *err) {
+    static const struct ftk_config nothing = {.origin = NULL};
+    char *library = library_path(m);
+    if (!library) return fti_no_memory(err, 0, "a path");
+    char hex[65] = "";
+    fti_allow allow = {.name = m->name, .path = library};
+    ftk_status status = fti_provider_check(&nothing, &allow, NULL, err);
+    if (status == FTK_OK) status = digest_of(library, hex, err);
+    if (status == FTK_OK) {
+        json_t *o = json_object();
+        describe_manifest(o, m);
+        set_text(o, "path", library);
+        set_text(o, "sha256", hex);
+        status = fti_json_dump(o, json, err);
+    }
+    fti_free(library);
+    return status;
+}
+
+ftk_status ftk_provider_describe(const char *path, char **json, ftk_error *err) {
+    if (!path || !json) return fti_fail(err, FTK_E_ARGUMENT, "path and json must not be NULL");
+    char *real;
+    FTI_TRY(canonical(path, &real, err));
+    fti_text manifest_path = {0};
+    fti_manifest *manifest = NULL;
+    ftk_status status = FTK_OK;
+    if (ends_with(real, MANIFEST_SUFFIX))
+        fti_text_printf(&manifest_path, "%s", real);
+    else
+        status = find_manifest(real, &manifest_path, err);
+    if (status == FTK_OK) status = fti_manifest_read(manifest_path.data, &manifest, err);
+    if (status == FTK_OK) status = describe(manifest, json, err);
+    fti_manifest_free(manifest);
+    fti_text_free(&manifest_path);
+    free(real);
+    return status;
+}

@@ -1,0 +1,74 @@
+/* budget.c: see budget.h. */
+#include "sched/budget.h"
+
+static uint64_t spendable(const fti_budget_request *r) {
+    uint64_t most = r->limit < r->available ? r->limit : r->available;
+    return most > r->reserve ? most - r->reserve : 0;
+}
+
+/* Everything but the KV cache; false on overflow. */
+static bool fixed_bytes(const fti_budget_request *r, uint64_t *fixed) {
+    return fti_add_u64(r->weights_allocated, r->state_bytes, fixed) &&
+           fti_add_u64(*fixed, r->workspace, fixed) && fti_add_u64(*fixed, r->step_buffers, fixed);
+}
+
+static ftk_status refuse(const fti_budget_request *r, uint64_t budget, uint64_t kv, uint64_t total,
+                         uint64_t tokens, ftk_error *err) {
+    return fti_fail(
+        err, FTK_E_DOES_NOT_FIT,
+        "does not fit: %llu bytes needed (weights %llu, KV cache %llu for %llu tokens, recurrent "
+        "state "
+        "%llu, workspace %llu, step buffers %llu), %llu allowed (available %llu, limit %s%llu, "
+        "reserve "
+        "%llu): lower memory.kv_tokens (--ctx) or scheduler.prefill_tokens, or raise memory.device",
+        (unsigned long long)total, (unsigned long long)r->weights_allocated, (unsigned long long)kv,
+        (unsigned long long)tokens, (unsigned long long)r->state_bytes,
+        (unsigned long long)r->workspace, (unsigned long long)r->step_buffers,
+        (unsigned long long)budget, (unsigned long long)r->available,
+        r->limit == UINT64_MAX ? "none, " : "",
+        (unsigned long long)(r->limit == UINT64_MAX ? 0 : r->limit),
+        (unsigned long long)r->reserve);
+}
+
+/* Pages for the tokens asked for; without a wish, as many as fit up to the default. */
+static uint64_t choose_pages(const fti_budget_request *r, uint64_t budget, uint64_t fixed) {
+    uint64_t page_bytes = r->kv_bytes_per_token * r->page_tokens;
+    uint64_t want = r->kv_tokens;
+    if (want == 0)
+        want = r->model_context < FTI_DEFAULT_CONTEXT ? r->model_context : FTI_DEFAULT_CONTEXT;
+    uint64_t pages = (want + r->page_tokens - 1) / r->page_tokens;
+    if (r->kv_tokens == 0 && page_bytes > 0 && budget > fixed) {
+        uint64_t room = (budget - fixed) / page_bytes;
+        if (room < pages) pages = room;
+    }
+    return pages;
+}
+
+ftk_status fti_budget_plan(const fti_budget_request *r, fti_budget *plan, ftk_error *err) {
+    if (r->kv_tokens > r->model_context)
+        return fti_fail(
+            err, FTK_E_CONTEXT,
+            "memory.kv_tokens (--ctx) is %u, the model was made for at most %u positions",
+            r->kv_tokens, r->model_context);
+    uint64_t budget = spendable(r), fixed, page_bytes, kv, total;
+    if (!fixed_bytes(r, &fixed) || !fti_mul_u64(r->kv_bytes_per_token, r->page_tokens, &page_bytes))
+        return fti_fail(err, FTK_E_DOES_NOT_FIT, "does not fit: the sizes exceed 64 bits");
+    uint64_t pages = choose_pages(r, budget, fixed);
+    uint64_t tokens = pages * r->page_tokens;
+    if (!fti_mul_u64(page_bytes, pages, &kv) || !fti_add_u64(fixed, kv, &total))
+        return fti_fail(err, FTK_E_DOES_NOT_FIT, "does not fit: the sizes exceed 64 bits");
+    if (total > budget || pages == 0) return refuse(r, budget, kv, total, tokens, err);
+    uint32_t cap = r->kv_tokens ? r->kv_tokens : r->model_context;
+    *plan = (fti_budget){.weights_mapped = r->weights_mapped,
+                         .weights_allocated = r->weights_allocated,
+                         .kv_cache = kv,
+                         .recurrent_state = r->state_bytes,
+                         .workspace = r->workspace,
+                         .step_buffers = r->step_buffers,
+                         .total = total,
+                         .budget = budget,
+                         .available = r->available,
+                         .context = tokens < cap ? (uint32_t)tokens : cap,
+                         .pages = (uint32_t)pages};
+    return FTK_OK;
+}
