@@ -7,18 +7,8 @@
 
 #include <string.h>
 
+#include <freetoken/device/dot.h>
 #include <freetoken/device/math.h>
-
-/* Sum of a[i] * b[i] in sixteen lanes, lane l taking elements l, l + 16, ..., then
- * folded 8, 4, 2, 1: the order that the core's operators use too. */
-static float dot_lanes(const float *a, const float *b, uint32_t n) {
-    float lane[16] = {0};
-    for (uint32_t i = 0; i < n; i += 16)
-        for (uint32_t l = 0; l < 16; l++) lane[l] = __builtin_fmaf(a[i + l], b[i + l], lane[l]);
-    for (uint32_t half = 8; half > 0; half /= 2)
-        for (uint32_t l = 0; l < half; l++) lane[l] += lane[l + half];
-    return lane[0];
-}
 
 /* One channel block of one sequence. `window` holds the taps - 1 raw inputs
  * before the row at hand, oldest first, as the state does. */
@@ -34,8 +24,8 @@ static void conv_rows(const qwen36_conv_args *a, float *state, uint32_t first, u
         for (uint32_t c = 0; c < n; c++) {
             const float *w = a->weight + (size_t)(first + c) * a->taps;
             float sum = 0.0f;
-            for (uint32_t k = 0; k < past; k++) sum = __builtin_fmaf(w[k], window[k][c], sum);
-            sum = __builtin_fmaf(w[past], u[c], sum);
+            for (uint32_t k = 0; k < past; k++) sum = ftk_fma(w[k], window[k][c], sum);
+            sum = ftk_fma(w[past], u[c], sum);
             y[c] = ftk_silu(sum);
         }
         memmove(window[0], window[1], (past - 1) * sizeof window[0]);
@@ -62,7 +52,7 @@ static void conv(const void *args, uint64_t begin, uint64_t end) {
 
 /* y = x / sqrt(sum x^2 + eps) * scale */
 static void unit_length(const float *x, uint32_t n, float eps, float scale, float *y) {
-    float inverse = scale / ftk_sqrtf(dot_lanes(x, x, n) + eps);
+    float inverse = scale / ftk_sqrt(ftk_dot_f32(x, x, n) + eps);
     for (uint32_t i = 0; i < n; i++) y[i] = x[i] * inverse;
 }
 
@@ -83,21 +73,21 @@ static void delta_step(float *restrict S, const float *q, const float *k, const 
         for (uint32_t i = p * segment; i < (p + 1) * segment; i++) {
             const float *row = S + (size_t)i * dim;
             for (uint32_t j = 0; j < dim; j++) {
-                sk[p][j] = __builtin_fmaf(row[j], k[i], sk[p][j]);
-                sq[p][j] = __builtin_fmaf(row[j], q[i], sq[p][j]);
+                sk[p][j] = ftk_fma(row[j], k[i], sk[p][j]);
+                sq[p][j] = ftk_fma(row[j], q[i], sq[p][j]);
             }
         }
     }
     fold_segments(sk, dim);
     fold_segments(sq, dim);
-    float kq = dot_lanes(k, q, dim);
+    float kq = ftk_dot_f32(k, q, dim);
     for (uint32_t j = 0; j < dim; j++) {
         d[j] = beta * (v[j] - alpha * sk[0][j]);
-        o[j] = __builtin_fmaf(d[j], kq, alpha * sq[0][j]);
+        o[j] = ftk_fma(d[j], kq, alpha * sq[0][j]);
     }
     for (uint32_t i = 0; i < dim; i++) {
         float *row = S + (size_t)i * dim;
-        for (uint32_t j = 0; j < dim; j++) row[j] = __builtin_fmaf(k[i], d[j], alpha * row[j]);
+        for (uint32_t j = 0; j < dim; j++) row[j] = ftk_fma(k[i], d[j], alpha * row[j]);
     }
 }
 
@@ -106,14 +96,14 @@ static void delta_rows(const qwen36_delta_args *a, float *S, uint32_t head, int3
     uint32_t dim = a->dim;
     uint32_t key_head = qwen36_key_head(head, a->key_heads, a->value_heads, a->grouped_value_heads);
     float q[QWEN36_MAX_DIM], k[QWEN36_MAX_DIM];
-    float q_scale = 1.0f / ftk_sqrtf((float)dim);
+    float q_scale = 1.0f / ftk_sqrt((float)dim);
     for (; row < end; row++) {
         const float *u = a->qkv + (size_t)row * a->channels;
         const float *v = u + (size_t)(2 * a->key_heads + head) * dim;
         unit_length(u + (size_t)key_head * dim, dim, a->eps, q_scale, q);
         unit_length(u + (size_t)(a->key_heads + key_head) * dim, dim, a->eps, 1.0f, k);
         size_t at = (size_t)row * a->value_heads + head;
-        float alpha = ftk_expf(a->a[head] * ftk_softplus(a->alpha[at] + a->dt[head]));
+        float alpha = ftk_exp(a->a[head] * ftk_softplus(a->alpha[at] + a->dt[head]));
         float beta = ftk_sigmoid(a->beta[at]);
         delta_step(S, q, k, v, alpha, beta, dim, a->o + at * dim);
     }
@@ -137,7 +127,7 @@ static void gated_norm(const void *args, uint64_t begin, uint64_t end) {
     for (uint64_t item = begin; item < end; item++) {
         const float *o = a->o + item * a->dim, *z = a->z + item * a->dim;
         float *y = a->y + item * a->dim;
-        float scale = 1.0f / ftk_sqrtf(dot_lanes(o, o, a->dim) / (float)a->dim + a->eps);
+        float scale = ftk_rms_factor(o, a->dim, a->eps);
         for (uint32_t i = 0; i < a->dim; i++) y[i] = o[i] * scale * a->weight[i] * ftk_silu(z[i]);
     }
 }

@@ -71,7 +71,7 @@ static size_t least(size_t a, size_t b) {
 static size_t edit_distance(const char *a, const char *b) {
     size_t row[MAX_WORD + 1];
     size_t width = strlen(b);
-    if (strlen(a) > MAX_WORD || width > MAX_WORD) return MAX_WORD;
+    if (strlen(a) > MAX_WORD || width > MAX_WORD) return SIZE_MAX;
     for (size_t j = 0; j <= width; j++) row[j] = j;
     for (size_t i = 1; a[i - 1]; i++) {
         size_t diagonal = row[0];

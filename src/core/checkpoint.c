@@ -402,9 +402,9 @@ ftk_status fti_meta_get_i64_at(const fti_checkpoint *checkpoint, ftk_str key, ui
         return wrong_type(checkpoint, meta, "an array of integers or booleans", err);
     if (index >= meta->count)
         return fti_checkpoint_fail(checkpoint, err, FTK_E_CKPT_METADATA,
-                                   "key '%s': the array has %" PRIu64 " elements, wanted at least "
-                                   "%" PRIu64,
-                                   fti_show(key).text, meta->count, index + 1);
+                                   "key '%s': the array has %" PRIu64
+                                   " elements, wanted one at index %" PRIu64,
+                                   fti_show(key).text, meta->count, index);
     if (!load_integer(type, meta->data + index * meta_types[type].bytes, &v))
         return wrong_type(checkpoint, meta, "an array of integers or booleans", err);
     if (!v.negative && v.bits > INT64_MAX)

@@ -272,7 +272,7 @@ ftk_status ftk_engine_open(const ftk_config *config, const char *model_path,
         ftk_engine_close(e);
     else
         *out = e;
-    fti_fpenv_leave(&saved);
+    fti_fpenv_leave(saved);
     return status;
 }
 

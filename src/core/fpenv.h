@@ -1,26 +1,61 @@
 /*
- * fpenv.h: the floating-point environment of an entry that computes. A host
- * program may run with flush-to-zero or another rounding mode; results must not
- * depend on it. The default environment of the C library has neither.
+ * fpenv.h: the floating-point environment that results are defined in: round to
+ * nearest, denormals kept, no traps. A host application may have set another one
+ * (a library linked with -ffast-math is enough), so it is set around all work.
  */
 #ifndef FTI_FPENV_H
 #define FTI_FPENV_H
 
-#include <fenv.h>
+#include <stdint.h>
 
-typedef struct fti_fpenv {
-    fenv_t saved;
-} fti_fpenv;
+#if defined(__x86_64__)
+
+#include <xmmintrin.h>
+
+typedef uint32_t fti_fpenv;
 
 static inline fti_fpenv fti_fpenv_enter(void) {
-    fti_fpenv env;
-    fegetenv(&env.saved);
-    fesetenv(FE_DFL_ENV);
-    return env;
+    fti_fpenv saved = _mm_getcsr();
+    _mm_setcsr(0x1f80u);
+    return saved;
 }
 
-static inline void fti_fpenv_leave(const fti_fpenv *env) {
-    fesetenv(&env->saved);
+static inline void fti_fpenv_leave(fti_fpenv saved) {
+    _mm_setcsr(saved);
 }
+
+#elif defined(__aarch64__)
+
+typedef uint64_t fti_fpenv;
+
+static inline fti_fpenv fti_fpenv_enter(void) {
+    fti_fpenv saved;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(saved));
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
+    return saved;
+}
+
+static inline void fti_fpenv_leave(fti_fpenv saved) {
+    __asm__ volatile("msr fpcr, %0" : : "r"(saved));
+}
+
+#else
+
+#include <fenv.h>
+
+typedef fenv_t fti_fpenv;
+
+static inline fti_fpenv fti_fpenv_enter(void) {
+    fti_fpenv saved;
+    fegetenv(&saved);
+    fesetenv(FE_DFL_ENV);
+    return saved;
+}
+
+static inline void fti_fpenv_leave(fti_fpenv saved) {
+    fesetenv(&saved);
+}
+
+#endif
 
 #endif

@@ -287,7 +287,7 @@ ftk_status ftk_generate(ftk_engine *engine, const int32_t *prompt, size_t count,
     XXH3_64bits_reset(g.hash);
     fti_fpenv saved = fti_fpenv_enter();
     ftk_status status = generate(&g, err);
-    fti_fpenv_leave(&saved);
+    fti_fpenv_leave(saved);
     if (status == FTK_OK) finish_result(&g, result);
     XXH3_freeState(g.hash);
     return status;
@@ -373,7 +373,7 @@ ftk_status ftk_evaluate(ftk_engine *engine, const int32_t *ids, size_t count,
     if (status == FTK_OK) {
         fti_fpenv saved = fti_fpenv_enter();
         status = evaluate(engine, ids, count, options, &taps, chunk, err);
-        fti_fpenv_leave(&saved);
+        fti_fpenv_leave(saved);
     }
     close_taps(engine, &taps);
     return status;

@@ -5,12 +5,14 @@
  * first, then by id. Every filter keeps a prefix of that order: top-k by count,
  * top-p by mass, min-p by weight relative to the best. So candidates are put in
  * order lazily, by popping a heap: k of n cost n + k log n, and the usual draw
- * from a large vocabulary looks at a handful. Weights are doubles; masses are
+ * from a large vocabulary looks at a handful; with top-k the heap holds no more
+ * than k from the start. Weights are doubles; masses are
  * added in candidate order, except that the mass of the whole vocabulary, which
  * is needed before anything is ordered, is added by rising id.
  */
 #include "core/sampler.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "core/philox.h"
@@ -89,7 +91,7 @@ static ftk_status find_best(const fti_sampler *sampler, const float *logits, uin
     float highest = -INFINITY;
     for (size_t i = 0; i < sampler->size; i++) {
         if (sampler->allowed && !sampler->allowed[i]) continue;
-        if (!(logits[i] <= 3.402823466e38f))
+        if (!(logits[i] <= FLT_MAX))
             return fti_fail(err, FTK_E_NON_FINITE,
                             "logits for position %llu: token %zu has %g; wanted finite values: the "
                             "model's computation overflowed or its weights are damaged",
@@ -156,17 +158,35 @@ static double weight(const choice *c, size_t id) {
     return exp(((double)c->logits[id] - c->highest) / c->temperature);
 }
 
-static void collect(choice *c, const fti_sampler *sampler) {
-    for (size_t i = 0; i < sampler->size; i++) {
-        bool excluded = sampler->allowed && !sampler->allowed[i];
-        if (excluded || isinf(c->logits[i])) continue;
-        c->keys[c->count++] = candidate_key(c->logits[i], i);
-    }
-    c->live = c->count;
+static void heapify(uint64_t *heap, size_t count) {
+    for (size_t i = count / 2; i > 0; i--) sift_down(heap, count, i - 1);
 }
 
-static void heapify(choice *c) {
-    for (size_t i = c->count / 2; i > 0; i--) sift_down(c->keys, c->count, i - 1);
+static bool is_candidate(const fti_sampler *sampler, const float *logits, size_t id) {
+    return (!sampler->allowed || sampler->allowed[id]) && !isinf(logits[id]);
+}
+
+static void collect_all(choice *c, const fti_sampler *sampler) {
+    for (size_t i = 0; i < sampler->size; i++)
+        if (is_candidate(sampler, c->logits, i))
+            c->keys[c->count++] = candidate_key(c->logits[i], i);
+}
+
+/* Meanwhile the keys are inverted, so that the heap has the worst of the best on
+ * top: nearly every candidate costs one comparison with it. */
+static void collect_best(choice *c, const fti_sampler *sampler, size_t limit) {
+    for (size_t i = 0; i < sampler->size; i++) {
+        if (!is_candidate(sampler, c->logits, i)) continue;
+        uint64_t inverted = ~candidate_key(c->logits[i], i);
+        if (c->count < limit) {
+            c->keys[c->count++] = inverted;
+            if (c->count == limit) heapify(c->keys, limit);
+        } else if (inverted > c->keys[0]) {
+            c->keys[0] = inverted;
+            sift_down(c->keys, limit, 0);
+        }
+    }
+    for (size_t i = 0; i < c->count; i++) c->keys[i] = ~c->keys[i];
 }
 
 /* Mass of all candidates whose weight reaches `floor`, while they lie by id. */
@@ -179,9 +199,9 @@ static double mass_of_all(const choice *c, double floor) {
     return mass;
 }
 
-static double mass_of_first(choice *c, size_t count, double floor) {
+static double mass_in_order(choice *c, double floor) {
     double mass = 0;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < c->count; i++) {
         double w = weight(c, candidate(c, i));
         if (w < floor) break;
         mass += w;
@@ -219,15 +239,22 @@ static size_t pick(choice *c, size_t kept, double target) {
     return chosen;
 }
 
-static size_t choose(choice *c, const fti_sampling *sampling, uint64_t position) {
-    bool limited = sampling->top_k > 0 && sampling->top_k < c->count;
-    size_t kept = limited ? sampling->top_k : c->count;
+static size_t choose(choice *c, const fti_sampler *sampler, const fti_sampling *sampling,
+                     uint64_t position) {
+    bool limited = sampling->top_k > 0 && sampling->top_k < sampler->size;
     bool nucleus = sampling->top_p < 1;
     /* Top-p comes before min-p, so its mass counts what min-p will drop. */
-    double floor = nucleus ? 0 : c->min_weight;
-    double mass = limited ? 0 : mass_of_all(c, floor);
-    heapify(c);
-    if (limited) mass = mass_of_first(c, kept, floor);
+    double floor = nucleus ? 0 : c->min_weight, mass = 0;
+    if (limited) {
+        collect_best(c, sampler, sampling->top_k);
+    } else {
+        collect_all(c, sampler);
+        mass = mass_of_all(c, floor);
+    }
+    c->live = c->count;
+    heapify(c->keys, c->count);
+    if (limited) mass = mass_in_order(c, floor);
+    size_t kept = c->count;
     if (nucleus) mass = cut_nucleus(c, &kept, (double)sampling->top_p, mass);
     double unit = (double)(fti_random(sampling->seed, position, 0) >> 11) * 0x1p-53;
     return pick(c, kept, unit * mass);
@@ -244,8 +271,7 @@ ftk_status fti_sample(fti_sampler *sampler, const float *logits, const fti_sampl
                     .highest = (double)logits[chosen],
                     .temperature = (double)sampling->temperature,
                     .min_weight = (double)sampling->min_p};
-        collect(&c, sampler);
-        chosen = choose(&c, sampling, position);
+        chosen = choose(&c, sampler, sampling, position);
     }
     *id = (int32_t)chosen;
     return FTK_OK;

@@ -74,9 +74,9 @@ fti_range_answer fti_semver_in_range(fti_semver version, ftk_str range) {
 }
 
 bool fti_levels_meet(fti_levels host, fti_levels provider, uint32_t *effective) {
-    bool meet = host.level == 0 || provider.level == 0
-                    ? host.level == provider.level
-                    : host.level >= provider.min_peer && provider.level >= host.min_peer;
+    bool frozen = host.level > 0 && provider.level > 0;
+    bool meet = (frozen || host.level == provider.level) && host.level >= provider.min_peer &&
+                provider.level >= host.min_peer;
     if (meet) *effective = host.level < provider.level ? host.level : provider.level;
     return meet;
 }

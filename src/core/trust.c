@@ -27,11 +27,12 @@ typedef struct request {
     ftk_error *err;
 } request;
 
+/* The path comes last: it may be too long for one message. */
 static ftk_status bad_spelling(const request *rq, const char *found) {
     return fti_fail(rq->err, rq->path_status,
-                    "path '%s' refused: found %s, wanted an absolute path without '.', '..', "
-                    "empty parts or symbolic links, exactly as the file is reached from /",
-                    rq->path, found);
+                    "path refused: found %s, wanted an absolute path without '.', '..', empty "
+                    "parts or symbolic links, exactly as the file is reached from /: '%s'",
+                    found, rq->path);
 }
 
 static ftk_status check_spelling(const request *rq) {

@@ -197,11 +197,19 @@ static void golden_prompts(void **state) {
     size_t checked = 0;
     for (size_t i = 0; i < json_array_size(prompts); i++) {
         const json_t *p = json_array_get(prompts, i);
-        if (!json_is_string(json_object_get(p, "text"))) continue;
+        ftk_str text = json_text(p, "text");
         size_t count = ids_from_json(json_object_get(p, "ids"), wanted, FTI_COUNT(wanted));
-        check_ids(d->tokenizer, json_text(p, "text"), true, wanted, count);
-        checked++;
+        if (count == 700) {
+            /* Its text is only described: the beginning of stories.txt. */
+            fti_ids ids = encode(d->tokenizer, sized(d->stories, d->stories_size), true);
+            assert_memory_equal(ids.data, wanted, count * sizeof *wanted);
+            fti_ids_free(&ids);
+        } else {
+            check_ids(d->tokenizer, text, true, wanted, count);
+            checked++;
+        }
     }
+    assert_int_equal(checked + 1, json_array_size(prompts));
     assert_true(checked >= 3);
 }
 
@@ -250,11 +258,10 @@ static void bad_bytes_become_byte_tokens(void **state) {
     static const struct {
         const char *bytes;
         size_t size;
-    } bad[] = {{"\xE6\xAD", 2},         {"\xFF", 1},
-               {"\xED\xA0\x80", 3},     {"\xC0\x80", 2},
-               {"\xE0\x80\xAF", 3},     {"\xF4\x90\x80\x80", 4},
-               {"\xF8\x88\x80\x80", 4}, {"\x80\xBF", 2},
-               {"\xF0\x9F\x98", 3},     {"\xF0\x80\x80\x80", 4}};
+    } bad[] = {{"\xE6\xAD", 2},         {"\xFF", 1},         {"\xED\xA0\x80", 3},
+               {"\xC0\x80", 2},         {"\xE0\x80\xAF", 3}, {"\xF4\x90\x80\x80", 4},
+               {"\xF8\x88\x80\x80", 4}, {"\x80\xBF", 2},     {"\xF0\x9F\x98", 3},
+               {"\xF0\x80\x80\x80", 4}};
     int32_t around = byte_id(t, 'a');
     static const int32_t once[] = {3885, 647, 258, 550};
     for (size_t i = 0; i < FTI_COUNT(bad); i++) {
@@ -274,9 +281,18 @@ static void bad_bytes_become_byte_tokens(void **state) {
 
 static void any_bytes_round_trip(void **state) {
     const fti_tokenizer *t = ((const demo *)*state)->tokenizer;
-    static const char *const parts[] = {"\xE6\xAD\xA3", "\xE6",    "\xAD",         "\xED\xA0\x80",
-                                        "\xC1\xBF",     "<think>", "<|im_start|>", "<|im_",
-                                        "word",         " ",       "\n",           "'s",
+    static const char *const parts[] = {"\xE6\xAD\xA3",
+                                        "\xE6",
+                                        "\xAD",
+                                        "\xED\xA0\x80",
+                                        "\xC1\xBF",
+                                        "<think>",
+                                        "<|im_start|>",
+                                        "<|im_",
+                                        "word",
+                                        " ",
+                                        "\n",
+                                        "'s",
                                         "\xF0\x9F\x98\x80"};
     char text[256];
     for (int round = 0; round < 4000; round++) {
@@ -337,17 +353,17 @@ static const struct {
     uint32_t c;
     int class;
 } alphabet[] = {
-    {'a', LETTER},    {'s', LETTER},    {'S', LETTER},    {'t', LETTER},    {'T', LETTER},
-    {'r', LETTER},    {'e', LETTER},    {'E', LETTER},    {'v', LETTER},    {'m', LETTER},
-    {'l', LETTER},    {'L', LETTER},    {'d', LETTER},    {0x17F, LETTER},  {0xE9, LETTER},
-    {0x4E16, LETTER}, {0x301, MARK},    {0x947, MARK},    {0x20DD, MARK},   {'1', NUMBER},
-    {0x663, NUMBER},  {0xBD, NUMBER},   {0x2167, NUMBER}, {'\'', OTHER},    {'!', OTHER},
-    {'_', OTHER},     {0, OTHER},       {0x1F600, OTHER}, {0x180E, OTHER},  {0x200B, OTHER},
-    {0x200D, OTHER},  {0xFEFF, OTHER},  {0xFFFD, OTHER},  {0x378, OTHER},   {0xE000, OTHER},
-    {0x1F, OTHER},    {'\t', SPACE},    {'\n', SPACE},    {0xB, SPACE},     {0xC, SPACE},
-    {'\r', SPACE},    {' ', SPACE},     {0x85, SPACE},    {0xA0, SPACE},    {0x1680, SPACE},
-    {0x2000, SPACE},  {0x2005, SPACE},  {0x200A, SPACE},  {0x2028, SPACE},  {0x2029, SPACE},
-    {0x202F, SPACE},  {0x205F, SPACE},  {0x3000, SPACE},  {' ', SPACE},     {'\n', SPACE},
+    {'a', LETTER},    {'s', LETTER},   {'S', LETTER},    {'t', LETTER},   {'T', LETTER},
+    {'r', LETTER},    {'e', LETTER},   {'E', LETTER},    {'v', LETTER},   {'m', LETTER},
+    {'l', LETTER},    {'L', LETTER},   {'d', LETTER},    {0x17F, LETTER}, {0xE9, LETTER},
+    {0x4E16, LETTER}, {0x301, MARK},   {0x947, MARK},    {0x20DD, MARK},  {'1', NUMBER},
+    {0x663, NUMBER},  {0xBD, NUMBER},  {0x2167, NUMBER}, {'\'', OTHER},   {'!', OTHER},
+    {'_', OTHER},     {0, OTHER},      {0x1F600, OTHER}, {0x180E, OTHER}, {0x200B, OTHER},
+    {0x200D, OTHER},  {0xFEFF, OTHER}, {0xFFFD, OTHER},  {0x378, OTHER},  {0xE000, OTHER},
+    {0x1F, OTHER},    {'\t', SPACE},   {'\n', SPACE},    {0xB, SPACE},    {0xC, SPACE},
+    {'\r', SPACE},    {' ', SPACE},    {0x85, SPACE},    {0xA0, SPACE},   {0x1680, SPACE},
+    {0x2000, SPACE},  {0x2005, SPACE}, {0x200A, SPACE},  {0x2028, SPACE}, {0x2029, SPACE},
+    {0x202F, SPACE},  {0x205F, SPACE}, {0x3000, SPACE},  {' ', SPACE},    {'\n', SPACE},
     {'\'', OTHER},
 };
 
@@ -473,8 +489,8 @@ static void runaway_pattern_is_an_error(void **state) {
     const demo *d = *state;
     fti_tokenizer *t;
     ftk_error err = FTK_ERROR_INIT;
-    assert_int_equal(
-        fti_tokenizer_create(d->checkpoint, fti_str("x|(?:a|aa)+$"), &t, &err), FTK_OK);
+    assert_int_equal(fti_tokenizer_create(d->checkpoint, fti_str("x|(?:a|aa)+$"), &t, &err),
+                     FTK_OK);
     fti_ids ids = encode(t, fti_str("x"), false);
     assert_int_equal(ids.count, 1);
     static const char text[] = "xaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!";
@@ -490,9 +506,8 @@ static void runaway_pattern_is_an_error(void **state) {
  * stack. */
 static void long_runs(void **state) {
     const fti_tokenizer *t = ((const demo *)*state)->tokenizer;
-    static const char *const units[] = {"a",  " ",   "\n", "'",    "!",  "1",
-                                        "é",  " \n", "\r", " a",   "'s", "\xFF",
-                                        "he", "\n ", "\t", "\xCC\x81"};
+    static const char *const units[] = {"a",  " ",  "\n", "'",    "!",  "1",   "é",  " \n",
+                                        "\r", " a", "'s", "\xFF", "he", "\n ", "\t", "\xCC\x81"};
     const size_t size = 1u << 20;
     char *text = malloc(size + 1);
     assert_non_null(text);
@@ -640,9 +655,9 @@ typedef void key_writer(fti_gguf_writer *, const vocabulary *);
 static const struct {
     const char *key;
     key_writer *write;
-} keys[] = {{"tokenizer.ggml.model", write_model},       {"tokenizer.ggml.tokens", write_tokens},
-            {"tokenizer.ggml.token_type", write_types},  {"tokenizer.ggml.merges", write_merges},
-            {"tokenizer.ggml.scores", write_scores},     {"tokenizer.ggml.eos_token_id", write_end}};
+} keys[] = {{"tokenizer.ggml.model", write_model},      {"tokenizer.ggml.tokens", write_tokens},
+            {"tokenizer.ggml.token_type", write_types}, {"tokenizer.ggml.merges", write_merges},
+            {"tokenizer.ggml.scores", write_scores},    {"tokenizer.ggml.eos_token_id", write_end}};
 
 typedef struct made {
     fti_gguf_writer bytes;
@@ -772,20 +787,27 @@ static void added_tokens(void **state) {
     const fti_tokenizer *t = m.tokenizer;
     static const int32_t plain[] = {'<', 'e', 'n', 'd', '>'}, twice[] = {257, 257};
     static const int32_t longest[] = {258, 256}, left_first[] = {257, 'm', 'o'};
-    static const int32_t middle[] = {'<', 'e', 'n', 262, '>'};
+    static const int32_t middle[] = {'e', 'n', 262, '>'};
     static const int32_t pad[] = {'[', 'P', 'A', 'D', '1', ']'}, around[] = {256, 257, 'a', 'b'};
     check_ids(t, fti_str("<end>"), false, plain, 5);
     check_ids(t, fti_str("<end><end>"), true, twice, 2);
     check_ids(t, fti_str("<end>moreab"), true, longest, 2);
     check_ids(t, fti_str("<end>mo"), true, left_first, 3);
-    check_ids(t, fti_str("<end>mo"), false, (const int32_t[]){'<', 'e', 'n', 'd', '>', 'm', 'o'}, 7);
+    check_ids(t, fti_str("<end>mo"), false, (const int32_t[]){'<', 'e', 'n', 'd', '>', 'm', 'o'},
+              7);
     check_ids(t, fti_str("<end"), true, plain, 4);
-    check_ids(t, fti_str("<end>mo>" + 1), true, middle + 1, 4);
+    check_ids(t, fti_str("end>mo>"), true, middle, 4);
     check_ids(t, fti_str("[PAD1]"), true, pad, 6);
     /* The text of an added token is text, not the byte alphabet. */
     check_ids(t, fti_str(" a"), true, (const int32_t[]){' ', 'a'}, 2);
-    check_ids(t, fti_str("\xC4\xA0" "a"), true, (const int32_t[]){263}, 1);
-    check_ids(t, fti_str("ab<end>a\xFF" "b"), true, (const int32_t[]){256, 257, 'a', 0xFF, 'b'}, 5);
+    check_ids(t,
+              fti_str("\xC4\xA0"
+                      "a"),
+              true, (const int32_t[]){263}, 1);
+    check_ids(t,
+              fti_str("ab<end>a\xFF"
+                      "b"),
+              true, (const int32_t[]){256, 257, 'a', 0xFF, 'b'}, 5);
     check_ids(t, fti_str("ab<end>"), true, around, 2);
     assert_int_equal(fti_tokenizer_piece(t, 259).size, 0);
     assert_int_equal(fti_tokenizer_type(t, 259), FTI_TOKEN_UNUSED);
@@ -797,11 +819,13 @@ static void added_tokens(void **state) {
  * used. */
 static void useless_merges_are_ignored(void **state) {
     (void)state;
-    static const extra_token extra[] = {
-        {"bc", FTI_TOKEN_NORMAL}, {"ab", FTI_TOKEN_NORMAL}, {"xy", FTI_TOKEN_CONTROL},
-        {"ab", FTI_TOKEN_NORMAL}, {"\xE4\xB8\x96z", FTI_TOKEN_NORMAL}};
-    static const char *const merges[] = {"a b",  "x y",           "q qq", "c d",
-                                         "b c",  "\xE4\xB8\x96 z", "a b",  "a b c"};
+    static const extra_token extra[] = {{"bc", FTI_TOKEN_NORMAL},
+                                        {"ab", FTI_TOKEN_NORMAL},
+                                        {"xy", FTI_TOKEN_CONTROL},
+                                        {"ab", FTI_TOKEN_NORMAL},
+                                        {"\xE4\xB8\x96z", FTI_TOKEN_NORMAL}};
+    static const char *const merges[] = {"a b", "x y",  "q qq", "c d", "b c", "\xE4\xB8\x96 z",
+                                         "a b", "a b c"};
     vocabulary v = {extra, FTI_COUNT(extra), merges, FTI_COUNT(merges), 0, NULL, 0};
     made m;
     make_good(&v, &m);
@@ -894,7 +918,7 @@ static void merging_equals_its_definition(void **state) {
             size_t n = 1 + random_below(round % 20 ? 24 : 300);
             for (size_t i = 0; i < n; i++) {
                 text[i] = (char)('a' + (random_below(round % 3 + 2) == 0));
-                wanted[i] = text[i];
+                wanted[i] = (uint8_t)text[i];
             }
             check_ids(m.tokenizer, sized(text, n), false, wanted, slow_bpe(&r, wanted, n));
         }
