@@ -40,7 +40,7 @@ static line read_line(const char *text, size_t size, size_t start) {
     const char *newline = memchr(text + start, '\n', size - start);
     l.end = newline ? (size_t)(newline - text) : size;
     l.next = newline ? l.end + 1 : size;
-    if (l.end > start && text[l.end - 1] == '\r') l.end--;
+    if (newline && l.end > start && text[l.end - 1] == '\r') l.end--;
     while (start + l.indent < l.end && text[start + l.indent] == ' ') l.indent++;
     l.first = start + l.indent;
     l.blank = l.first == l.end || text[l.first] == '#';
@@ -54,7 +54,7 @@ static void split(document *doc, const char *text, size_t size) {
     for (size_t start = 0; start < size; start = doc->lines[doc->count - 1].next) {
         doc->lines[doc->count++] = read_line(text, size, start);
     }
-    if (doc->count && doc->lines[0].next >= 2 && text[doc->lines[0].next - 2] == '\r') {
+    if (doc->count && doc->lines[0].next == doc->lines[0].end + 2) {
         doc->newline = "\r\n";
     }
 }

@@ -268,23 +268,29 @@ static size_t line_length(const char *text, size_t size) {
     return newline ? (size_t)(newline - text) : size;
 }
 
+/* Without the CR that a last line may have been given. */
+static size_t content_length(const char *text, size_t length) {
+    return length && text[length - 1] == '\r' ? length - 1 : length;
+}
+
+static bool same_line(const char *a, size_t a_size, const char *b, size_t b_size) {
+    size_t size = content_length(a, a_size);
+    return size == content_length(b, b_size) && memcmp(a, b, size) == 0;
+}
+
 /* True if the lines of `in` are those of `out` less at most five, in order. One
  * that holds [] or {} may have lost them. */
 static bool lines_kept(const char *in, size_t size, const fti_cli_text *out) {
     size_t at = 0, added = 0, altered = 0;
-    for (size_t i = 0; i < out->size;) {
-        size_t wanted = at < size ? line_length(in + at, size - at) : SIZE_MAX;
-        size_t have = line_length(out->data + i, out->size - i);
-        bool same = wanted == have && memcmp(in + at, out->data + i, have) == 0;
+    for (size_t i = 0, have; i < out->size; i += have + 1) {
+        size_t wanted = at < size ? line_length(in + at, size - at) : 0;
+        have = line_length(out->data + i, out->size - i);
+        bool same = at < size && same_line(in + at, wanted, out->data + i, have);
         bool emptied = !same && at < size && altered == 0 && wanted == have + 2 &&
                        (memmem(in + at, wanted, "[]", 2) || memmem(in + at, wanted, "{}", 2));
         altered += emptied;
-        if (same || emptied) {
-            at += wanted + 1;
-        } else {
-            added++;
-        }
-        i += have + 1;
+        added += !same && !emptied;
+        if (same || emptied) at += wanted + 1;
     }
     return at >= size && added >= 3 && added <= 5;
 }

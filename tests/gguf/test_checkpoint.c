@@ -491,7 +491,7 @@ static void test_long_path(void **state) {
     memset(path, '/', sizeof path);
     snprintf(path + sizeof path - 8, 8, "no.gguf");
     refused_path(path, FTK_E_CKPT_READ, "//no.gguf: cannot open the checkpoint: No such file");
-    for (size_t i = 1; i + 8 < sizeof path; i += 2) memcpy(path + i, "\xC3\xA9", 2);
+    for (size_t i = 1; i + 8 < sizeof path; i++) path[i] = (char)(i % 2 ? 0xC3 : 0xA9);
     ftk_error err = FTK_ERROR_INIT;
     fti_checkpoint *c = NULL;
     assert_int_equal(fti_checkpoint_open(path, &c, &err), FTK_E_CKPT_READ);

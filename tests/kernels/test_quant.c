@@ -74,7 +74,7 @@ static void q4_k_vectors(void **state) {
     assert_int_equal(ftk_k_scale(b + 4, 0), 1);
     assert_int_equal(ftk_k_scale(b + 4, 4), 1 + 48);
     assert_int_equal(ftk_k_min(b + 4, 0), 0);
-    assert_int_equal(ftk_k_min(b + 4, 4), 2 + 48);
+    assert_int_equal(ftk_k_min(b + 4, 4), 2 + 32);
 }
 
 static void q5_k_high_bits(void **state) {

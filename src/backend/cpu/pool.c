@@ -18,7 +18,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "backend/cpu/fpenv.h"
+#include "core/fpenv.h"
 
 #define OPEN              0x80000000u
 #define SPIN_NANOSECONDS  20000

@@ -1,0 +1,418 @@
+/*
+ * test_elf.c: fti_elf_inspect on a good provider, on each property that it
+ * refuses, and on hostile bytes. Nothing here is ever loaded.
+ */
+#include "core/elf_inspect.h"
+#include "loader/scratch.h"
+
+#include <elf.h>
+#include <sys/mman.h>
+
+static unsigned char *good;
+static size_t good_size;
+
+static int read_good(void **state) {
+    (void)state;
+    good = read_file(FTK_FIXTURES "/good.so", &good_size);
+    return 0;
+}
+
+static int free_good(void **state) {
+    (void)state;
+    free(good);
+    return 0;
+}
+
+/* Inspects `size` bytes as a file; the descriptor stands at its end. */
+static ftk_status inspect_bytes(const unsigned char *bytes, size_t size, char **note,
+                                ftk_error *err) {
+    int fd = memfd_create("elf", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes, size), (ssize_t)size);
+    ftk_status status = fti_elf_inspect(fd, "/x/good.so", note, err);
+    assert_int_equal(close(fd), 0);
+    return status;
+}
+
+static void expect_bytes(const unsigned char *bytes, size_t size, ftk_status wanted,
+                         const char *part) {
+    ftk_error err = FTK_ERROR_INIT;
+    char *note = NULL;
+    expect_status(inspect_bytes(bytes, size, &note, &err), wanted, &err, part);
+    assert_true((wanted == FTK_OK) == (note != NULL));
+    if (wanted != FTK_OK) assert_non_null(strstr(err.message, "'/x/good.so'"));
+    fti_free(note);
+}
+
+/* A copy of the good provider to be spoilt. */
+typedef struct copy {
+    unsigned char *bytes;
+    Elf64_Ehdr *header;
+    Elf64_Phdr *segments;
+    Elf64_Dyn *dynamic;
+} copy;
+
+static size_t segment_index(const copy *c, uint32_t type) {
+    size_t i = 0;
+    while (i < c->header->e_phnum && c->segments[i].p_type != type) i++;
+    assert_true(i < c->header->e_phnum);
+    return i;
+}
+
+static Elf64_Phdr *segment(const copy *c, uint32_t type) {
+    return &c->segments[segment_index(c, type)];
+}
+
+static copy copy_good(void) {
+    copy c = {.bytes = malloc(good_size)};
+    assert_non_null(c.bytes);
+    memcpy(c.bytes, good, good_size);
+    c.header = (Elf64_Ehdr *)(void *)c.bytes;
+    c.segments = (Elf64_Phdr *)(void *)(c.bytes + c.header->e_phoff);
+    c.dynamic = (Elf64_Dyn *)(void *)(c.bytes + segment(&c, PT_DYNAMIC)->p_offset);
+    return c;
+}
+
+static Elf64_Dyn *entry(const copy *c, int64_t tag) {
+    Elf64_Dyn *d = c->dynamic;
+    while (d->d_tag != tag && d->d_tag != DT_NULL) d++;
+    assert_int_equal(d->d_tag, tag);
+    return d;
+}
+
+/* Turns the first closing entry of the dynamic section into another one. */
+static void add_entry(const copy *c, int64_t tag, uint64_t value) {
+    Elf64_Dyn *d = entry(c, DT_NULL);
+    const Elf64_Phdr *p = segment(c, PT_DYNAMIC);
+    assert_true((size_t)(d - c->dynamic) + 1 < p->p_filesz / sizeof *d);
+    d->d_tag = tag;
+    d->d_un.d_val = value;
+}
+
+static void expect_copy(copy *c, ftk_status wanted, const char *part) {
+    expect_bytes(c->bytes, good_size, wanted, part);
+    free(c->bytes);
+}
+
+static void reads_the_note(void **state) {
+    (void)state;
+    ftk_error err = FTK_ERROR_INIT;
+    char *note = NULL;
+    expect_status(inspect_bytes(good, good_size, &note, &err), FTK_OK, &err, "");
+    assert_string_equal(note, "name=good\nversion=1.0.0\napi_level=0\nmin_host_level=0\n"
+                              "core_range=>=0.1.0 <0.2.0\narchitectures=testarch secondarch\n"
+                              "containers=gguf ftw\nbackends=cpu\nlicense=Apache-2.0\n");
+    fti_free(note);
+}
+
+static void judges_fixtures(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        ftk_status status;
+        const char *part;
+    } cases[] = {
+        {"second", FTK_OK, ""},
+        {"dependency_entry", FTK_OK, ""},
+        {"undefined", FTK_OK, ""},
+        {"execstack", FTK_E_PROVIDER_ELF, "executable stack"},
+        {"textrel", FTK_E_PROVIDER_ELF, "text relocations"},
+        {"runpath", FTK_E_PROVIDER_ELF, "DT_RUNPATH"},
+        {"rpath", FTK_E_PROVIDER_ELF, "DT_RPATH"},
+        {"needs_forbidden", FTK_E_PROVIDER_ELF, "'libforbidden.so.1'"},
+        {"no_note", FTK_E_PROVIDER_IDENTITY, "no freetoken note"},
+        {"two_notes", FTK_E_PROVIDER_IDENTITY, "second freetoken note"},
+    };
+    for (size_t i = 0; i < FTI_COUNT(cases); i++) {
+        size_t size;
+        unsigned char *bytes = read_file(format(FTK_FIXTURES "/%s.so", cases[i].name).s, &size);
+        expect_bytes(bytes, size, cases[i].status, cases[i].part);
+        free(bytes);
+    }
+}
+
+static void refuses_other_files(void **state) {
+    (void)state;
+    static const unsigned char words[] = "#!/bin/sh\necho this is a text file, and a long one: "
+                                         "it has more bytes than a header of ELF\n";
+    expect_bytes(words, 0, FTK_E_PROVIDER_ELF, "an empty file");
+    expect_bytes(words, 10, FTK_E_PROVIDER_ELF, "shorter than an ELF header");
+    expect_bytes(words, sizeof words, FTK_E_PROVIDER_ELF, "not ELF");
+    size_t size;
+    unsigned char *self = read_file("/proc/self/exe", &size);
+    ftk_error err = FTK_ERROR_INIT;
+    char *note = NULL;
+    ftk_status status = inspect_bytes(self, size, &note, &err);
+    assert_true(status == FTK_E_PROVIDER_ELF || status == FTK_E_PROVIDER_IDENTITY);
+    free(self);
+}
+
+static void refuses_headers(void **state) {
+    (void)state;
+    copy c = copy_good();
+    c.header->e_machine = EM_RISCV;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "machine 243");
+    c = copy_good();
+    c.header->e_type = ET_EXEC;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "ET_DYN");
+    c = copy_good();
+    c.bytes[EI_CLASS] = ELFCLASS32;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "64-bit");
+    c = copy_good();
+    c.bytes[EI_DATA] = ELFDATA2MSB;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "little-endian");
+    c = copy_good();
+    c.bytes[EI_OSABI] = ELFOSABI_FREEBSD;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "operating system");
+    c = copy_good();
+    c.header->e_phnum = 0;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "program headers");
+    c = copy_good();
+    c.header->e_phnum = UINT16_MAX;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "program headers");
+    c = copy_good();
+    c.header->e_phoff = UINT64_MAX - 8;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "inside the file");
+}
+
+static void ignores_sections(void **state) {
+    (void)state;
+    copy c = copy_good();
+    c.header->e_shoff = UINT64_MAX;
+    c.header->e_shnum = 1;
+    c.header->e_shstrndx = 9;
+    expect_copy(&c, FTK_OK, "");
+}
+
+static void judges_segments(void **state) {
+    (void)state;
+    copy c = copy_good();
+    segment(&c, PT_GNU_STACK)->p_flags |= PF_X;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "executable stack");
+    c = copy_good();
+    segment(&c, PT_GNU_STACK)->p_type = PT_NULL;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "PT_GNU_STACK");
+    c = copy_good();
+    segment(&c, PT_GNU_EH_FRAME)->p_type = PT_GNU_STACK;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "found 2 segments of type PT_GNU_STACK");
+    c = copy_good();
+    segment(&c, PT_GNU_EH_FRAME)->p_type = PT_DYNAMIC;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "found 2 segments of type PT_DYNAMIC");
+    c = copy_good();
+    segment(&c, PT_NOTE)->p_type = PT_NULL;
+    expect_copy(&c, FTK_E_PROVIDER_IDENTITY, "no freetoken note");
+    c = copy_good();
+    segment(&c, PT_NOTE)->p_filesz -= 8;
+    expect_copy(&c, FTK_E_PROVIDER_IDENTITY, "note");
+}
+
+static void judges_load_segments(void **state) {
+    (void)state;
+    copy c = copy_good();
+    Elf64_Phdr *p = &c.segments[segment_index(&c, PT_LOAD)];
+    p->p_memsz = p[1].p_vaddr + 1; /* into the page of the next one */
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "overlap");
+    c = copy_good();
+    p = &c.segments[segment_index(&c, PT_LOAD)];
+    p[1].p_vaddr += 0x10;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "not aligned");
+    c = copy_good();
+    p = &c.segments[segment_index(&c, PT_LOAD)];
+    p->p_align = 16;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "not aligned");
+    c = copy_good();
+    p = &c.segments[segment_index(&c, PT_LOAD)];
+    p->p_filesz = p->p_memsz + 1;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "impossible size");
+    c = copy_good();
+    p = &c.segments[segment_index(&c, PT_LOAD)];
+    p->p_memsz = UINT64_MAX;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "impossible size");
+}
+
+static void refuses_dynamic_entries(void **state) {
+    (void)state;
+    static const struct {
+        int64_t tag;
+        uint64_t value;
+        const char *part;
+    } cases[] = {
+        {DT_RPATH, 1, "DT_RPATH"},
+        {DT_RUNPATH, 1, "DT_RUNPATH"},
+        {DT_TEXTREL, 0, "DT_TEXTREL"},
+        {DT_FLAGS, DF_TEXTREL, "DF_TEXTREL"},
+        {DT_FILTER, 1, "DT_FILTER"},
+        {DT_AUXILIARY, 1, "DT_AUXILIARY"},
+        {DT_AUDIT, 1, "DT_AUDIT"},
+        {DT_DEPAUDIT, 1, "DT_DEPAUDIT"},
+        {DT_STRTAB, 0, "2 dynamic"},
+        {DT_STRSZ, 64, "2 dynamic"},
+        {DT_NEEDED, 0, "library ''"},
+        {DT_NEEDED, UINT64_MAX, "outside the string table"},
+        {DT_NEEDED, 1 << 20, "outside the string table"},
+    };
+    for (size_t i = 0; i < FTI_COUNT(cases); i++) {
+        copy c = copy_good();
+        add_entry(&c, cases[i].tag, cases[i].value);
+        expect_copy(&c, FTK_E_PROVIDER_ELF, cases[i].part);
+    }
+    copy c = copy_good();
+    add_entry(&c, DT_FLAGS, DF_STATIC_TLS);
+    expect_copy(&c, FTK_OK, "");
+}
+
+static void refuses_broken_dynamic_sections(void **state) {
+    (void)state;
+    copy c = copy_good();
+    segment(&c, PT_DYNAMIC)->p_filesz = (uint64_t)(entry(&c, DT_NULL) - c.dynamic) *
+                                        sizeof(Elf64_Dyn);
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "without an end");
+    c = copy_good();
+    segment(&c, PT_DYNAMIC)->p_filesz = 8;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "dynamic section");
+    c = copy_good();
+    segment(&c, PT_DYNAMIC)->p_vaddr = (uint64_t)1 << 40;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "dynamic section");
+    c = copy_good();
+    entry(&c, DT_STRSZ)->d_tag = DT_DEBUG;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "DT_STRSZ");
+    c = copy_good();
+    entry(&c, DT_STRTAB)->d_un.d_ptr = (uint64_t)1 << 40;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "string table");
+    c = copy_good();
+    entry(&c, DT_STRSZ)->d_un.d_val = UINT64_MAX;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "string table");
+}
+
+/* A name that only ends because the string table does would be a longer one in
+ * memory. */
+static void names_end_inside_the_table(void **state) {
+    (void)state;
+    copy c = copy_good();
+    entry(&c, DT_STRSZ)->d_un.d_val = entry(&c, DT_NEEDED)->d_un.d_val + strlen("libc.so.6");
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "has no end");
+}
+
+/* The loader takes the dynamic section from memory, so what lies at p_offset
+ * means nothing: a harmless section there must not hide the one that counts. */
+static void addresses_count_not_offsets(void **state) {
+    (void)state;
+    copy c = copy_good();
+    const Elf64_Phdr *p = segment(&c, PT_DYNAMIC);
+    size_t more = p->p_filesz;
+    unsigned char *longer = malloc(good_size + more);
+    assert_non_null(longer);
+    memcpy(longer, good, good_size);
+    memcpy(longer + good_size, good + p->p_offset, more);
+    copy view = {.bytes = longer, .header = (Elf64_Ehdr *)(void *)longer};
+    view.segments = (Elf64_Phdr *)(void *)(longer + view.header->e_phoff);
+    view.dynamic = (Elf64_Dyn *)(void *)(longer + p->p_offset);
+    add_entry(&view, DT_RUNPATH, 1);
+    segment(&view, PT_DYNAMIC)->p_offset = good_size;
+    expect_bytes(longer, good_size + more, FTK_E_PROVIDER_ELF, "DT_RUNPATH");
+    free(longer);
+    free(c.bytes);
+}
+
+/* Without a crash, and with a status that belongs to the inspection. */
+static ftk_status survive(const unsigned char *bytes, size_t size) {
+    ftk_error err = FTK_ERROR_INIT;
+    char *note = NULL;
+    ftk_status status = inspect_bytes(bytes, size, &note, &err);
+    assert_true(status == FTK_OK || status == FTK_E_PROVIDER_ELF ||
+                status == FTK_E_PROVIDER_IDENTITY);
+    assert_true((status == FTK_OK) == (note != NULL));
+    fti_free(note);
+    return status;
+}
+
+static void refuses_every_truncation(void **state) {
+    (void)state;
+    copy c = copy_good();
+    uint64_t end = 0;
+    for (size_t i = 0; i < c.header->e_phnum; i++) {
+        const Elf64_Phdr *p = &c.segments[i];
+        if (p->p_type == PT_LOAD && p->p_offset + p->p_filesz > end)
+            end = p->p_offset + p->p_filesz;
+    }
+    assert_in_range(end, 1, good_size - 1);
+    for (size_t n = 0; n < end; n += n < 1024 || n + 64 > end ? 1 : 7)
+        assert_int_equal(survive(good, n), FTK_E_PROVIDER_ELF);
+    assert_int_equal(survive(good, end), FTK_OK); /* only sections are missing */
+    free(c.bytes);
+}
+
+static void flip(size_t from, size_t size) {
+    copy c = copy_good();
+    for (size_t i = from; i < from + size; i++) {
+        for (unsigned bit = 0; bit < 8; bit++) {
+            c.bytes[i] = (unsigned char)(good[i] ^ (1u << bit));
+            survive(c.bytes, good_size);
+        }
+        c.bytes[i] = 0;
+        survive(c.bytes, good_size);
+        c.bytes[i] = 0xff;
+        survive(c.bytes, good_size);
+        c.bytes[i] = good[i];
+    }
+    free(c.bytes);
+}
+
+static void survives_flips_of_headers(void **state) {
+    (void)state;
+    copy c = copy_good();
+    flip(0, sizeof(Elf64_Ehdr));
+    flip(c.header->e_phoff, c.header->e_phnum * sizeof(Elf64_Phdr));
+    flip(segment(&c, PT_DYNAMIC)->p_offset, segment(&c, PT_DYNAMIC)->p_filesz);
+    flip(segment(&c, PT_NOTE)->p_offset, 64);
+    free(c.bytes);
+}
+
+/* Several fields at once, from a generator of fixed seed. */
+static void survives_mutations(void **state) {
+    (void)state;
+    uint64_t x = 0x9e3779b97f4a7c15u;
+    copy c = copy_good();
+    const size_t dynamic = segment(&c, PT_DYNAMIC)->p_offset;
+    for (int round = 0; round < 20000; round++) {
+        memcpy(c.bytes, good, good_size);
+        for (int k = 0; k < 3; k++) {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            size_t at = (x & 1 ? 0 : dynamic) + ((x >> 1) % 70) * 8;
+            uint64_t value = x >> (x >> 58);
+            memcpy(c.bytes + at, &value, sizeof value);
+        }
+        survive(c.bytes, good_size);
+    }
+    free(c.bytes);
+}
+
+static void needs_a_descriptor(void **state) {
+    (void)state;
+    ftk_error err = FTK_ERROR_INIT;
+    char *note = NULL;
+    expect_status(fti_elf_inspect(-1, "/x", &note, &err), FTK_E_PROVIDER_ELF, &err, "'/x'");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_the_note),
+        cmocka_unit_test(judges_fixtures),
+        cmocka_unit_test(refuses_other_files),
+        cmocka_unit_test(refuses_headers),
+        cmocka_unit_test(ignores_sections),
+        cmocka_unit_test(judges_segments),
+        cmocka_unit_test(judges_load_segments),
+        cmocka_unit_test(refuses_dynamic_entries),
+        cmocka_unit_test(refuses_broken_dynamic_sections),
+        cmocka_unit_test(names_end_inside_the_table),
+        cmocka_unit_test(addresses_count_not_offsets),
+        cmocka_unit_test(refuses_every_truncation),
+        cmocka_unit_test(survives_flips_of_headers),
+        cmocka_unit_test(survives_mutations),
+        cmocka_unit_test(needs_a_descriptor),
+    };
+    return cmocka_run_group_tests_name("test_elf", tests, read_good, free_good);
+}
