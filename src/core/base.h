@@ -71,7 +71,7 @@ static inline bool fti_str_eq(ftk_str a, ftk_str b) {
 static inline bool fti_str_is(ftk_str a, const char *c_string) {
     return fti_str_eq(a, fti_str(c_string));
 }
-/* For printf("%.*s"): precision is an int. */
+/* Precision and text for a "%.*s" conversion: a precision is an int. */
 static inline int fti_str_len(ftk_str s) {
     return s.size > 4096 ? 4096 : (int)s.size;
 }

@@ -101,7 +101,6 @@ fti_index_result fti_index_add(fti_name_index *index, size_t record, size_t *dup
 }
 
 bool fti_index_find(const fti_name_index *index, ftk_str name, size_t *record) {
-    if (!index->slots) return false;
     uint64_t slot = first_slot(index, name);
     for (uint32_t entry; (entry = index->slots[slot]) != 0; slot = (slot + 1) & index->mask) {
         if (!fti_str_eq(record_name(index, entry - 1), name)) continue;

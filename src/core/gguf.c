@@ -433,7 +433,6 @@ static ftk_status read_tensors(reader *r, size_t count) {
         FTI_TRY(add_name(r, &c->tensor_index, i));
         c->tensor_count = i + 1;
     }
-    leave(r);
     return FTK_OK;
 }
 

@@ -119,7 +119,7 @@ static uint32_t step_limit(uint64_t bytes) {
 
 static int match_at(fti_split *split, ftk_str text, size_t at, uint32_t options) {
     return pcre2_match(split->splitter->code, (PCRE2_SPTR)text.data, text.size, at,
-                       PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | options, split->data, split->context);
+                       PCRE2_NO_UTF_CHECK | options, split->data, split->context);
 }
 
 static ftk_status match_failed(int code, size_t at, ftk_error *err) {
@@ -137,6 +137,7 @@ ftk_status fti_split_next(fti_split *split, ftk_str text, size_t at, size_t *end
     int found = match_at(split, text, at, 0);
     if (found < 0 && found != PCRE2_ERROR_NOMATCH) found = match_at(split, text, at, PCRE2_NO_JIT);
     if (found < 0 && found != PCRE2_ERROR_NOMATCH) return match_failed(found, at, err);
+    /* An empty match takes nothing, so it counts as none. */
     const PCRE2_SIZE *border = pcre2_get_ovector_pointer(split->data);
     if (found >= 0 && border[1] > at)
         *end = border[1];

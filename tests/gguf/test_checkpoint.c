@@ -492,10 +492,13 @@ static void test_long_path(void **state) {
     snprintf(path + sizeof path - 8, 8, "no.gguf");
     refused_path(path, FTK_E_CKPT_READ, "//no.gguf: cannot open the checkpoint: No such file");
     for (size_t i = 1; i + 8 < sizeof path; i++) path[i] = (char)(i % 2 ? 0xC3 : 0xA9);
-    ftk_error err = FTK_ERROR_INIT;
-    fti_checkpoint *c = NULL;
-    assert_int_equal(fti_checkpoint_open(path, &c, &err), FTK_E_CKPT_READ);
-    assert_memory_equal(err.message, "...\xC3\xA9", 5);
+    for (size_t cut = 0; cut < 2; cut++) {
+        ftk_error err = FTK_ERROR_INIT;
+        fti_checkpoint *c = NULL;
+        path[sizeof path - 1 - cut] = 0;
+        assert_int_equal(fti_checkpoint_open(path, &c, &err), FTK_E_CKPT_READ);
+        assert_memory_equal(err.message, "...\xC3\xA9", 5);
+    }
 }
 
 static int open_descriptors(void) {

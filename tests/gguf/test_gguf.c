@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include <inttypes.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -51,14 +52,14 @@ static rlim_t address_space(void) {
     return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
 }
 
-static ftk_status open_with_limit(const uint8_t *data, size_t size, fti_checkpoint **out,
-                                  ftk_error *err) {
+static ftk_status open_with_limit(const uint8_t *data, size_t size, rlim_t allowance,
+                                  fti_checkpoint **out, ftk_error *err) {
     struct rlimit old, tight;
     rlim_t used = SANITIZED ? 0 : address_space();
     if (used == 0 || getrlimit(RLIMIT_AS, &old) != 0)
         return fti_checkpoint_from_memory(data, size, FILE_NAME, out, err);
     tight = old;
-    tight.rlim_cur = used + ALLOWANCE;
+    tight.rlim_cur = used + allowance;
     assert_int_equal(setrlimit(RLIMIT_AS, &tight), 0);
     ftk_status status = fti_checkpoint_from_memory(data, size, FILE_NAME, out, err);
     assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
@@ -84,7 +85,7 @@ static void check_refusal(const char *name, const uint8_t *data, size_t size, ft
     uint8_t *copy = exact_copy(data, size);
     fti_checkpoint *c = (fti_checkpoint *)(uintptr_t)&cases; /* must be overwritten */
     ftk_error err = FTK_ERROR_INIT;
-    ftk_status status = open_with_limit(copy, size, &c, &err);
+    ftk_status status = open_with_limit(copy, size, ALLOWANCE, &c, &err);
     if (status != wanted) report(name, "wrong status", status, err.message);
     if (c != NULL) report(name, "out is not NULL", status, err.message);
     if (err.status != status) report(name, "error record disagrees", status, err.message);
@@ -285,6 +286,16 @@ static void test_names(void **state) {
     fti_gw_u64(&w, 65536);
     fti_gw_fill(&w, 'k', 65536 + 64);
     refused(&w, FTK_E_CKPT_FORMAT, "wanted 1 to 65535", "key of 65536");
+    char long_key[101] = {0};
+    memset(long_key, 'k', 100);
+    long_key[3] = '\n';
+    long_key[5] = (char)0xFF;
+    start(&w, 0, 1);
+    fti_gw_key(&w, long_key, 99);
+    refused(&w, FTK_E_CKPT_FORMAT, "kkk?k?kkk", "key with a line end in the message");
+    start(&w, 0, 1);
+    fti_gw_key(&w, long_key, 99);
+    refused(&w, FTK_E_CKPT_FORMAT, "kkk...': unknown value type", "long key in the message");
     assert_int_equal(broken, 0);
 }
 
@@ -308,8 +319,9 @@ static void test_arrays_beyond_the_file(void **state) {
             start(&w, 0, 1);
             fti_gw_array(&w, "list", type, counts[i]);
             fti_gw_fill(&w, 0, 64);
-            refused(&w, FTK_E_CKPT_TRUNCATED, "key 'list': ", "array of type %u, %" PRIu64, type,
-                    counts[i]);
+            refused(&w, FTK_E_CKPT_TRUNCATED,
+                    type == FTI_META_STRING ? "key 'list': array of STRING" : "key 'list': value",
+                    "array of type %u, %" PRIu64, type, counts[i]);
         }
     }
     assert_int_equal(broken, 0);
@@ -444,7 +456,8 @@ static void test_architecture(void **state) {
     fti_gw_text(&w, "general.architecture", "clip");
     vector(&w, "v.blk.0.w", 8, 0);
     finish(&w, 32);
-    refused(&w, FTK_E_CKPT_PROJECTOR, "vision projector (mmproj), not a language model", "clip");
+    refused(&w, FTK_E_CKPT_PROJECTOR,
+            FILE_NAME ": is a vision projector (mmproj), not a language model", "clip");
     start(&w, 0, 1);
     fti_gw_text(&w, "general.type", "mmproj");
     refused(&w, FTK_E_CKPT_PROJECTOR, "give the model file itself", "general.type mmproj");
@@ -462,7 +475,7 @@ static void split_case(uint32_t no, uint32_t count, const char *piece) {
 static void test_split(void **state) {
     (void)state;
     writer w = {0};
-    split_case(0, 2, "shard 1 of 2");
+    split_case(0, 2, FILE_NAME ": is shard 1 of 2");
     split_case(1, 3, "shard 2 of 3");
     split_case(65534, 65535, "shard 65535 of 65535");
     start(&w, 0, 1);
@@ -638,6 +651,14 @@ static void test_offsets(void **state) {
     start(&w, 1, 0);
     vector(&w, "t", 8, 0);
     refused(&w, FTK_E_CKPT_TRUNCATED, "outside the file", "no padding, no data");
+    start(&w, 3, 0);
+    vector(&w, "near", 8, 32);
+    vector(&w, "far", 8, 4096);
+    vector(&w, "first", 8, 0);
+    finish(&w, 64);
+    refused(&w, FTK_E_CKPT_TRUNCATED,
+            "tensor 'far': its data lie outside the file: expected at least 4320 bytes",
+            "farthest tensor in the middle");
     assert_int_equal(broken, 0);
 }
 
@@ -1019,20 +1040,47 @@ static void test_many_tensors(void **state) {
     timed(&w, FTK_E_CKPT_FORMAT, "200000 tensors");
 }
 
+static void largest(writer *w, bool overlap) {
+    char name[32];
+    fti_gw_header(w, 3, 100000, 65536);
+    fti_gw_text(w, "general.architecture", "toy");
+    for (uint32_t i = 1; i < 65536; i++)
+        fti_gw_integer(w, format(name, sizeof name, "k", i), FTI_META_U8, 0);
+    for (uint64_t i = 0; i < 100000; i++)
+        vector(w, format(name, sizeof name, "t", i), 8, 32 * (overlap && i == 99999 ? 99998 : i));
+    finish(w, 32 * 100000);
+}
+
 /* The costliest file that is refused: every record is there, the last is bad. */
 static void test_memory_of_the_largest_refusal(void **state) {
     (void)state;
     writer w = {0};
-    char name[32];
-    fti_gw_header(&w, 3, 100000, 65536);
-    fti_gw_text(&w, "general.architecture", "toy");
-    for (uint32_t i = 1; i < 65536; i++)
-        fti_gw_integer(&w, format(name, sizeof name, "k", i), FTI_META_U8, 0);
-    for (uint32_t i = 0; i < 100000; i++)
-        vector(&w, format(name, sizeof name, "t", i), 8, i < 99999 ? 32ull * i : 32ull * 99998);
-    finish(&w, 32 * 100000);
+    largest(&w, true);
     refused(&w, FTK_E_CKPT_FORMAT, "overlap", "largest refusal");
     assert_int_equal(broken, 0);
+}
+
+/* Less and less address space: each allocation fails once. */
+static void test_out_of_memory(void **state) {
+    (void)state;
+    if (SANITIZED) skip();
+    writer w = {0};
+    largest(&w, false);
+    unsigned failures = 0;
+    for (rlim_t allowance = 16u << 20; allowance > 0; allowance -= 512u << 10) {
+        fti_checkpoint *c = NULL;
+        ftk_error err = FTK_ERROR_INIT;
+        malloc_trim(0);
+        ftk_status status = open_with_limit(w.data, w.size, allowance, &c, &err);
+        if (allowance == 16u << 20) assert_int_equal(status, FTK_OK);
+        if (status == FTK_OK) assert_null(fti_checkpoint_walk(c, w.data, w.size));
+        if (status != FTK_OK) assert_int_equal(status, FTK_E_NO_MEMORY);
+        if (status != FTK_OK) assert_non_null(strstr(err.message, "out of host memory"));
+        failures += status != FTK_OK;
+        fti_checkpoint_close(c);
+    }
+    assert_true(failures >= 10);
+    fti_gw_free(&w);
 }
 
 /* Names that all hash to one slot of the index that this many keys get. */
@@ -1087,6 +1135,7 @@ int main(void) {
         TEST(test_many_keys),
         TEST(test_many_tensors),
         TEST(test_memory_of_the_largest_refusal),
+        TEST(test_out_of_memory),
         TEST(test_colliding_names),
     };
     return cmocka_run_group_tests_name("test_gguf", tests, NULL, NULL);

@@ -17,8 +17,8 @@ typedef struct block_type {
 } block_type;
 
 static const block_type block_types[] = {
-    {FTK_TYPE_F32, 1, 4, "F32"},      {FTK_TYPE_F16, 1, 2, "F16"},
-    {FTK_TYPE_BF16, 1, 2, "BF16"},    {FTK_TYPE_Q8_0, 32, 34, "Q8_0"},
+    {FTK_TYPE_F32, 1, 4, "F32"},       {FTK_TYPE_F16, 1, 2, "F16"},
+    {FTK_TYPE_BF16, 1, 2, "BF16"},     {FTK_TYPE_Q8_0, 32, 34, "Q8_0"},
     {FTK_TYPE_Q4_K, 256, 144, "Q4_K"}, {FTK_TYPE_Q5_K, 256, 176, "Q5_K"},
     {FTK_TYPE_Q6_K, 256, 210, "Q6_K"},
 };
@@ -148,7 +148,6 @@ static inline void fill_weights(const block_type *t, uint8_t *data, uint64_t row
 }
 
 /* ---- the definition of packed activations and products, in plain scalars ---- */
-
 
 static inline float ref_quantize(const float *x, uint32_t n, int *q) {
     float max = 0;

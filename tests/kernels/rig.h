@@ -39,7 +39,8 @@ static inline rig rig_open_as(uint32_t mask, uint32_t threads, bool float_numeri
     fti_backend_options options = {threads, mask, float_numerics};
     ftk_error error = FTK_ERROR_INIT;
     rig r = {NULL, NULL, NULL};
-    if (fti_cpu_backend_create(&options, &r.backend, &error) != FTK_OK) fail_msg("%s", error.message);
+    if (fti_cpu_backend_create(&options, &r.backend, &error) != FTK_OK)
+        fail_msg("%s", error.message);
     assert_int_equal(r.backend->ops->stream_create(r.backend, &r.stream, &error), FTK_OK);
     r.op = r.backend->operators;
     return r;

@@ -159,8 +159,8 @@ static void frequencies_are_accurate(void **state) {
         for (size_t d = 0; d < COUNT(dims); d++) {
             for (uint32_t j = 0; j < dims[d] / 2; j++) {
                 double got = ftk_rope_frequency(ftk_log_f64(thetas[t]), j, dims[d]);
-                long double exact =
-                    powl((long double)thetas[t], -2.0L * (long double)j / (long double)dims[d]);
+                long double exact = powl((long double)thetas[t],
+                                         -2.0L * (long double)j / (long double)dims[d]);
                 assert_true(fabsl((long double)got / exact - 1) <= ldexpl(1, -45));
                 if (j == 0) assert_true(got == 1.0);
             }
@@ -179,16 +179,21 @@ static void double_log_and_exp(void **state) {
             assert_true(fabsl((long double)ftk_log_f64(x) / exact - 1) <= ldexpl(1, -49));
         }
         double y = (double)rnd_unit(&seed) * 690;
-        assert_true(fabsl((long double)ftk_exp_f64(y) / expl((long double)y) - 1) <= ldexpl(1, -51));
+        assert_true(fabsl((long double)ftk_exp_f64(y) / expl((long double)y) - 1) <=
+                    ldexpl(1, -51));
     }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exp_is_accurate),     cmocka_unit_test(exp_corners),
-        cmocka_unit_test(exp_is_monotonic_enough), cmocka_unit_test(others_are_accurate),
-        cmocka_unit_test(other_corners),       cmocka_unit_test(sincos_is_accurate),
-        cmocka_unit_test(frequencies_are_accurate), cmocka_unit_test(double_log_and_exp),
+        cmocka_unit_test(exp_is_accurate),
+        cmocka_unit_test(exp_corners),
+        cmocka_unit_test(exp_is_monotonic_enough),
+        cmocka_unit_test(others_are_accurate),
+        cmocka_unit_test(other_corners),
+        cmocka_unit_test(sincos_is_accurate),
+        cmocka_unit_test(frequencies_are_accurate),
+        cmocka_unit_test(double_log_and_exp),
     };
     return cmocka_run_group_tests_name("test_math", tests, NULL, NULL);
 }

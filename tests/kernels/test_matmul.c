@@ -67,8 +67,8 @@ static void check_products(const problem *p, const float *y, uint64_t y_stride, 
                                     : ref_dot(p->type->type, row, x, p->cols);
             float got = y[n * y_stride + i];
             if (!same_float(got, wanted))
-                fail_msg("%s cols %u, row %u, input %u of %u: %a, wanted %a", p->type->name, p->cols,
-                         i, n, p->inputs, (double)got, (double)wanted);
+                fail_msg("%s cols %u, row %u, input %u of %u: %a, wanted %a", p->type->name,
+                         p->cols, i, n, p->inputs, (double)got, (double)wanted);
         }
         for (uint64_t i = p->rows; i < y_stride; i++)
             assert_int_equal(bits_of(y[n * y_stride + i]), 0xa5a5a5a5u);
@@ -184,8 +184,8 @@ static void limits(void **state) {
 /* Zeros, denormals, negative zero, tiny and non-finite activations. */
 static void unusual_activations(void **state) {
     (void)state;
-    static const float values[] = {0, -0.0f, 1e-42f, -1e-42f, 0x1p-100f, -0x1p-101f, 3e38f,
-                                   INFINITY, -INFINITY, NAN};
+    static const float values[] = {0,          -0.0f, 1e-42f,   -1e-42f,   0x1p-100f,
+                                   -0x1p-101f, 3e38f, INFINITY, -INFINITY, NAN};
     for (size_t t = 0; t < COUNT(block_types); t++) {
         problem p = problem_new(&block_types[t], 6, 768, COUNT(values), 7);
         for (uint32_t n = 0; n < p.inputs; n++) {
@@ -315,9 +315,11 @@ static void experts_init(experts *e, const block_type *t, uint32_t rows, bool pe
     e->rows = 11;
     e->p = problem_new(t, e->count * e->rows, 512, per_pair ? rows * USED : rows, rows);
     for (uint32_t i = 0; i < e->count; i++) e->slots[i] = (int32_t)((i * 5 + 3) % e->count);
-    e->bank = (ftk_bank_view){sizeof e->bank, t->type, FTK_LAYOUT_RAW, e->count, e->rows, 512,
-                              e->p.row_bytes, e->rows * e->p.row_bytes, e->p.weights,
-                              with_slots ? e->slots : NULL};
+    e->bank = (ftk_bank_view){sizeof e->bank, t->type,
+                              FTK_LAYOUT_RAW, e->count,
+                              e->rows,        512,
+                              e->p.row_bytes, e->rows * e->p.row_bytes,
+                              e->p.weights,   with_slots ? e->slots : NULL};
     int32_t at = 0;
     for (uint32_t i = 0; i < rows; i++)
         for (uint32_t k = 0; k < USED; k++)
@@ -328,7 +330,8 @@ static void experts_init(experts *e, const block_type *t, uint32_t rows, bool pe
             if (e->chosen[i] == (int32_t)x) e->pairs[at++] = (int32_t)i;
     }
     e->offsets[e->count] = at;
-    e->routing = (ftk_routing){e->chosen, e->weights, e->offsets, e->pairs, rows, USED, e->count, 0};
+    e->routing = (ftk_routing){e->chosen, e->weights, e->offsets, e->pairs,
+                               rows,      USED,       e->count,   0};
 }
 
 static void grouped_case(rig *r, const block_type *t, uint32_t rows, bool per_pair, bool slots) {

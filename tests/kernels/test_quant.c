@@ -34,7 +34,8 @@ static void f32_to_f16_rounds_to_even(void **state) {
     (void)state;
     uint64_t seed = 11;
     for (uint32_t h = 0; h < 0x7c00; h++) {
-        double middle = ((double)ref_half(h) + (h == 0x7bff ? 65536.0 : (double)ref_half(h + 1))) / 2;
+        double middle = ((double)ref_half(h) + (h == 0x7bff ? 65536.0 : (double)ref_half(h + 1))) /
+                        2;
         float m = (float)middle;
         float around[] = {ref_half(h), m, nextafterf(m, 0), nextafterf(m, INFINITY)};
         for (size_t i = 0; i < COUNT(around); i++) {
@@ -125,9 +126,9 @@ static void q8_0_vector(void **state) {
 
 /* ---- the quantize operator ---- */
 
-static const char *const kinds[] = {"random", "wide",     "zero",  "negative zero", "denormal",
-                                    "tiny",   "at 2^-100", "ties",  "largest",       "infinity",
-                                    "nan",    "one spike"};
+static const char *const kinds[] = {"random",   "wide",     "zero",      "negative zero",
+                                    "denormal", "tiny",     "at 2^-100", "ties",
+                                    "largest",  "infinity", "nan",       "one spike"};
 
 static void fill_kind(size_t kind, float *x, size_t n, uint64_t *seed) {
     for (size_t i = 0; i < n; i++) {
@@ -158,10 +159,12 @@ static void check_part(const float *x, uint32_t cols, uint32_t n, const uint8_t 
         float d;
         memcpy(&d, part + cols + 4 * (size_t)b, 4);
         float wanted_d = ref_quantize(x + (size_t)b * n, n, wanted);
-        if (!same_float(d, wanted_d)) fail_msg("%s: scale %a, wanted %a", kind, (double)d, (double)wanted_d);
+        if (!same_float(d, wanted_d))
+            fail_msg("%s: scale %a, wanted %a", kind, (double)d, (double)wanted_d);
         int sum = 0;
         for (uint32_t i = 0; i < n; i++) {
-            if (q[b * n + i] != wanted[i]) fail_msg("%s: q %d, wanted %d", kind, q[b * n + i], wanted[i]);
+            if (q[b * n + i] != wanted[i])
+                fail_msg("%s: q %d, wanted %d", kind, q[b * n + i], wanted[i]);
             sum += wanted[i];
             if (n == 32 || i % 16 != 15) continue;
             int16_t s;
@@ -265,10 +268,12 @@ static void embed_case(rig *r, const block_type *t, uint32_t cols) {
     for (uint32_t i = 0; i < ROWS; i++) {
         bool known = tokens[i] >= 0 && tokens[i] < VOCABULARY;
         for (uint32_t c = 0; c < cols; c++) {
-            float wanted = known ? value_of(t->type, table + (uint32_t)tokens[i] * row_bytes, c) : 0;
+            float wanted = known ? value_of(t->type, table + (uint32_t)tokens[i] * row_bytes, c)
+                                 : 0;
             assert_true(same_float(y[i * stride + c], wanted));
         }
-        for (uint32_t c = 0; c < 3; c++) assert_int_equal(bits_of(y[i * stride + cols + c]), 0xa5a5a5a5u);
+        for (uint32_t c = 0; c < 3; c++)
+            assert_int_equal(bits_of(y[i * stride + cols + c]), 0xa5a5a5a5u);
     }
     guarded_free(&g);
     free(table);

@@ -150,6 +150,7 @@ static void judges_modes_of_files(void **state) {
             refuse_mode(in_scratch("file").s, cases[i].refused);
         else
             accept_path(in_scratch("file").s);
+        assert_int_equal(unlink(in_scratch("file").s), 0);
     }
 }
 

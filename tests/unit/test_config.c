@@ -997,7 +997,7 @@ static void test_load_unreadable(void **state) {
     ftk_status status = ftk_config_load("a.yaml", &config, &err);
     if (root) assert_int_equal(seteuid(0), 0);
     assert_int_equal(status, FTK_E_CONFIG_READ);
-    check_message(&err, "a.yaml: configuration cannot be read: Permission denied", NULL);
+    check_message(&err, f->path, "/a.yaml: configuration cannot be read: Permission denied");
 }
 
 /* ---- damage ---- */

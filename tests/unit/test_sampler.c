@@ -287,6 +287,12 @@ static void top_k_keeps_the_best(void **state) {
         keep_only(p, 8, kept[k - 1]);
         check_distribution(eight, 8, NULL, how, p);
     }
+    /* Zeros of both signs are one value. */
+    static const float zeros[3] = {-0.0f, 0, -1};
+    static const double first[3] = {1, 0, 0};
+    fti_sampling how = plain;
+    how.top_k = 1;
+    check_distribution(zeros, 3, NULL, how, first);
 }
 
 /* Equal logits have weights of exactly 1: borders are exact. */

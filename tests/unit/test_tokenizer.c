@@ -739,7 +739,9 @@ static void broken_arrays_are_refused(void **state) {
         for (v.defect = 0; v.defect < FTI_META_TYPES; v.defect++) {
             bool same = (uint32_t)v.defect == natural || v.defect == FTI_META_ARRAY;
             if (same || (k == 2 && v.defect == FTI_META_U32)) continue;
-            check_refused(&v, PATTERN, v.broken);
+            char message[96];
+            snprintf(message, sizeof message, "%s: found elements of type %d,", v.broken, v.defect);
+            check_refused(&v, PATTERN, message);
         }
         v.defect = MISSING;
         if (k < 4) check_refused(&v, PATTERN, v.broken);
@@ -795,6 +797,9 @@ static void added_tokens(void **state) {
     check_ids(t, fti_str("<end>mo"), true, left_first, 3);
     check_ids(t, fti_str("<end>mo"), false, (const int32_t[]){'<', 'e', 'n', 'd', '>', 'm', 'o'},
               7);
+    /* What lies behind the end of the text does not count. */
+    check_ids(t, sized("<end>more", 5), true, twice, 1);
+    check_ids(t, sized("<end>", 4), true, plain, 4);
     check_ids(t, fti_str("<end"), true, plain, 4);
     check_ids(t, fti_str("end>mo>"), true, middle, 4);
     check_ids(t, fti_str("[PAD1]"), true, pad, 6);
@@ -811,6 +816,37 @@ static void added_tokens(void **state) {
     check_ids(t, fti_str("ab<end>"), true, around, 2);
     assert_int_equal(fti_tokenizer_piece(t, 259).size, 0);
     assert_int_equal(fti_tokenizer_type(t, 259), FTI_TOKEN_UNUSED);
+    unmake(&m);
+}
+
+/* Many tokens with common beginnings, against trying every one at every place. */
+static void the_longest_added_token_wins(void **state) {
+    (void)state;
+    static const extra_token extra[] = {
+        {"<b", FTI_TOKEN_CONTROL},   {"<ab", FTI_TOKEN_USER},       {"<a", FTI_TOKEN_CONTROL},
+        {"b<", FTI_TOKEN_USER},      {"<bb", FTI_TOKEN_CONTROL},    {"<abab", FTI_TOKEN_CONTROL},
+        {"<bba", FTI_TOKEN_CONTROL}, {"a<bb<a", FTI_TOKEN_CONTROL}, {"<<", FTI_TOKEN_USER}};
+    vocabulary v = {extra, FTI_COUNT(extra), few_merges, 1, 0, NULL, 0};
+    made m;
+    make_good(&v, &m);
+    for (int round = 0; round < 5000; round++) {
+        char text[24] = {0};
+        int32_t wanted[24];
+        size_t n = random_below(sizeof text), count = 0;
+        for (size_t i = 0; i < n; i++) text[i] = "<abx"[random_below(4)];
+        for (size_t at = 0, size; at < n; at += size) {
+            wanted[count] = (uint8_t)text[at];
+            size = 1;
+            for (size_t k = 0; k < FTI_COUNT(extra); k++) {
+                size_t length = strlen(extra[k].text);
+                if (length <= size || strncmp(text + at, extra[k].text, length) != 0) continue;
+                wanted[count] = 256 + (int32_t)k;
+                size = length;
+            }
+            count++;
+        }
+        check_ids(m.tokenizer, sized(text, n), true, wanted, count);
+    }
     unmake(&m);
 }
 
@@ -992,6 +1028,7 @@ int main(void) {
         cmocka_unit_test(broken_arrays_are_refused),
         cmocka_unit_test(broken_values_are_refused),
         cmocka_unit_test(added_tokens),
+        cmocka_unit_test(the_longest_added_token_wins),
         cmocka_unit_test(useless_merges_are_ignored),
         cmocka_unit_test(merging_equals_its_definition),
         cmocka_unit_test(encoding_appends),

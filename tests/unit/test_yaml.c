@@ -210,6 +210,7 @@ static const bad_case bad_cases[] = {
     SYNTAX2("control character", "a: 1\nb: \x01\n", ":2: control characters", "0x01"),
     SYNTAX2("escape character", "a: \x1b[31m\n", ":1: control characters", "0x1b"),
     SYNTAX2("unclosed quote", "a: 1\nb: 'x\n", ":3: found unexpected end", "begins in line 2"),
+    SYNTAX2("unclosed quote before CR", "a: 'x\r", ":2: found unexpected end", "line 1"),
     SYNTAX2("unclosed list", "a: 1\nb: [x\nc: 1\n", ":3: ", "begins in line 2"),
     SYNTAX("unclosed mapping", "{a: 1", ":2: did not find expected ',' or '}'"),
     SYNTAX("two colons", "a: b: c\n", ":1: mapping values are not allowed"),

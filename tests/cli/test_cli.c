@@ -1,0 +1,1031 @@
+/*
+ * test_cli.c: runs the built programs as a shell would and looks at what comes
+ * out: standard output, the error line, the exit code, the files.
+ */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#define MODEL      FTK_TEST_DATA "/tiny-story-qwen36-ud-q4_k_m.gguf"
+#define STORIES    FTK_TEST_DATA "/stories.txt"
+#define ONCE       "Once upon a time there was a little girl who"
+#define VOCABULARY 4096
+
+/* ---- running programs ---- */
+
+static char work[64]; /* of the whole group, removed at its end */
+
+typedef struct output {
+    int code; /* exit code, or 128 + signal */
+    char *out;
+    size_t out_size;
+    char *err;
+} output;
+
+static char *in_work(const char *name) {
+    char *path = NULL;
+    assert_true(asprintf(&path, "%s/%s", work, name) > 0);
+    return path;
+}
+
+static char *read_all(const char *path, size_t *size) {
+    FILE *file = fopen(path, "rb");
+    if (!file) fail_msg("%s: cannot open", path);
+    char *data = NULL;
+    size_t used = 0, capacity = 0;
+    for (;;) {
+        if (used + 65536 > capacity) {
+            capacity = capacity * 2 + 131072;
+            data = realloc(data, capacity);
+            assert_non_null(data);
+        }
+        size_t got = fread(data + used, 1, 65535, file);
+        used += got;
+        if (got < 65535) break;
+    }
+    data[used] = '\0';
+    (void)fclose(file);
+    if (size) *size = used;
+    return data;
+}
+
+static void write_all(const char *path, const void *data, size_t size, mode_t mode) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, mode);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, data, size), (ssize_t)size);
+    assert_int_equal(fchmod(fd, mode), 0);
+    (void)close(fd);
+}
+
+static void write_text(const char *path, const char *text) {
+    write_all(path, text, strlen(text), 0600);
+}
+
+/* Home is an empty folder and XDG_CONFIG_HOME the work folder: no configuration of
+ * the machine's user takes part. */
+static pid_t start(const char *const *argv, const char *stdout_path, int stdout_fd) {
+    char *out = in_work("stdout"), *err = in_work("stderr"), *home = in_work("home");
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        int to = stdout_fd >= 0
+                     ? stdout_fd
+                     : open(stdout_path ? stdout_path : out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        int errors = open(err, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        int in = open("/dev/null", O_RDONLY);
+        if (dup2(in, 0) < 0 || dup2(to, 1) < 0 || dup2(errors, 2) < 0) _exit(125);
+        (void)setenv("HOME", home, 1);
+        (void)setenv("XDG_CONFIG_HOME", home, 1);
+        (void)signal(SIGINT, SIG_DFL);
+        (void)signal(SIGPIPE, SIG_DFL);
+        (void)execv(argv[0], (char *const *)(uintptr_t)argv);
+        _exit(126);
+    }
+    free(out);
+    free(err);
+    free(home);
+    return child;
+}
+
+static output finish(pid_t child) {
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    char *out = in_work("stdout"), *err = in_work("stderr");
+    output o = {.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)};
+    o.out = access(out, F_OK) == 0 ? read_all(out, &o.out_size) : calloc(1, 1);
+    o.err = read_all(err, NULL);
+    free(out);
+    free(err);
+    return o;
+}
+
+static void release(output *o) {
+    free(o->out);
+    free(o->err);
+    *o = (output){0};
+}
+
+#define MAX_ARGUMENTS 32
+
+/* A program with its arguments, NULL at the end. */
+static output run(const char *program, ...) {
+    const char *argv[MAX_ARGUMENTS] = {program};
+    size_t count = 1;
+    va_list args;
+    va_start(args, program);
+    for (const char *a; (a = va_arg(args, const char *)) != NULL;) {
+        assert_true(count + 1 < MAX_ARGUMENTS);
+        argv[count++] = a;
+    }
+    va_end(args);
+    return finish(start(argv, NULL, -1));
+}
+
+#define RUN(...)   run(FTK_BIN, __VA_ARGS__, NULL)
+#define DEMO(...)  run(FTK_BIN, __VA_ARGS__, "--config", FTK_CONFIG, NULL)
+#define BENCH(...) run(FTK_BENCH_BIN, __VA_ARGS__, "--config", FTK_CONFIG, NULL)
+
+static void expect_code(const output *o, int code) {
+    if (o->code != code) fail_msg("exit %d, wanted %d: %s", o->code, code, o->err);
+}
+
+static void expect_text(const char *text, const char *part) {
+    if (!strstr(text, part)) fail_msg("'%s' is not in: %s", part, text);
+}
+
+/* One error line and nothing else, on the right stream. */
+static void expect_error(output o, int code, const char *part) {
+    expect_code(&o, code);
+    expect_text(o.err, "error: ");
+    expect_text(o.err, part);
+    char *newline = strchr(o.err, '\n');
+    assert_non_null(newline);
+    assert_string_equal(newline, "\n");
+    assert_string_equal(o.out, "");
+    release(&o);
+}
+
+static json_t *parse(output *o) {
+    expect_code(o, 0);
+    json_error_t error;
+    json_t *json = json_loadb(o->out, o->out_size, 0, &error);
+    if (!json) fail_msg("no JSON: %s: %s", error.text, o->out);
+    assert_string_equal(o->err, "");
+    release(o);
+    return json;
+}
+
+static json_int_t integer(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_integer(value)) fail_msg("%s is no integer", key);
+    return json_integer_value(value);
+}
+
+static const char *text_of(const json_t *object, const char *key) {
+    const char *value = json_string_value(json_object_get(object, key));
+    if (!value) fail_msg("%s is no string", key);
+    return value;
+}
+
+static double real(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_number(value)) fail_msg("%s is no number", key);
+    return json_number_value(value);
+}
+
+/* ---- golden data ---- */
+
+static json_t *golden;
+
+static const json_t *golden_prompt(size_t index) {
+    const json_t *set = json_object_get(json_object_get(golden, "sets"), "ud_q4_k_m");
+    const json_t *prompt = json_array_get(json_object_get(set, "prompts"), index);
+    assert_non_null(prompt);
+    return prompt;
+}
+
+/* ---- help and usage ---- */
+
+static void version_and_help(void **state) {
+    (void)state;
+    output o = RUN("--version");
+    expect_code(&o, 0);
+    assert_string_equal(o.out, "freetoken 0.1.0\n");
+    release(&o);
+    o = run(FTK_BENCH_BIN, "--version", NULL);
+    assert_string_equal(o.out, "freetoken-bench 0.1.0\n");
+    release(&o);
+    static const char *const commands[] = {"run",        "tokenize", "logits",
+                                           "perplexity", "inspect",  "providers"};
+    output list = RUN("help");
+    expect_code(&list, 0);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        expect_text(list.out, commands[i]);
+        output first = RUN("help", commands[i]);
+        output second = RUN(commands[i], "--help");
+        expect_code(&first, 0);
+        expect_text(first.out, "usage: freetoken ");
+        expect_text(first.out, "example: freetoken ");
+        expect_text(first.out, "--config FILE");
+        assert_string_equal(first.out, second.out);
+        release(&first);
+        release(&second);
+    }
+    release(&list);
+    o = run(FTK_BENCH_BIN, "decode", "--help", NULL);
+    expect_code(&o, 0);
+    expect_text(o.out, "--prompt-tokens N");
+    release(&o);
+}
+
+typedef struct usage_case {
+    const char *arguments[6];
+    const char *message;
+} usage_case;
+
+static const usage_case usage_cases[] = {
+    {{NULL}, "no command; 'freetoken help' lists them"},
+    {{"rnu"}, "no command 'rnu'; did you mean 'run'?"},
+    {{"frobnicate"}, "no command 'frobnicate'; 'freetoken help' lists them"},
+    {{"help", "tokenise"}, "did you mean 'tokenize'?"},
+    {{"--config", "x", "run"}, "options follow it"},
+    {{"run"}, "run wants MODEL"},
+    {{"run", "m"}, "no prompt: give -p TEXT or -f FILE"},
+    {{"run", "a", "b", "-p", "x"}, "'b' is one argument too many"},
+    {{"run", "m", "-p", "x", "-f", "y"}, "exclude each other"},
+    {{"run", "m", "-p"}, "--prompt wants a value: TEXT"},
+    {{"run", "m", "--tmep", "1"}, "no option --tmep; did you mean --temp?"},
+    {{"run", "m", "--tmep=1"}, "no option --tmep; did you mean --temp?"},
+    {{"run", "m", "--max-tokns=1"}, "did you mean --max-tokens?"},
+    {{"run", "m", "--top"}, "no option --top"},
+    {{"run", "m", "--zzzzzzzzz"}, "run has no option --zzzzzzzzz"},
+    {{"run", "m", "-z"}, "run has no option -z"},
+    {{"run", "m", "--out", "x"}, "run has no option --out"},
+    {{"run", "m", "--json=yes"}, "--json takes no value"},
+    {{"run", "m", "-p", "x", "-n", "many"}, "--max-tokens: 'many' is not a whole number"},
+    {{"run", "m", "-p", "x", "-n", "-1"}, "--max-tokens: '-1' is not a whole number"},
+    {{"run", "m", "-p", "x", "-n4294967296"}, "from 0 to 4294967295"},
+    {{"run", "m", "-p", "x", "--temp", "nan"}, "--temp: 'nan' is not a number from 0 to 100"},
+    {{"run", "m", "-p", "x", "--temp=-0.1"}, "--temp: '-0.1'"},
+    {{"run", "m", "-p", "x", "--top-p", "1.01"}, "--top-p: '1.01'"},
+    {{"run", "m", "-p", "x", "--top-p=0"}, "--top-p: '0'"},
+    {{"run", "m", "-p", "x", "--min-p=1"}, "--min-p: '1'"},
+    {{"run", "m", "-p", "x", "--seed=-1"}, "--seed: '-1' is not a whole number below 2^64"},
+    {{"run", "m", "-px", "--greedy", "--seed=1"}, "--greedy excludes"},
+    {{"logits", "m", "-p", "x"}, "logits wants --out FILE"},
+    {{"tokenize", "m"}, "no prompt"},
+    {{"perplexity", "m"}, "perplexity wants MODEL FILE"},
+    {{"perplexity", "m", "f", "--window=1"}, "--window: '1'"},
+    {{"inspect"}, "inspect wants MODEL"},
+    {{"providers", "chek"}, "did you mean 'check'?"},
+    {{"providers", "allow"}, "allow wants NAME or FOLDER"},
+    {{"providers", "list", "x"}, "takes no argument 'x'"},
+    {{"providers", "check", "--update"}, "--update belongs to providers allow"},
+};
+
+static void usage_errors(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof usage_cases / sizeof usage_cases[0]; i++) {
+        const char *argv[8] = {FTK_BIN};
+        memcpy(argv + 1, usage_cases[i].arguments, sizeof usage_cases[i].arguments);
+        expect_error(finish(start(argv, NULL, -1)), 2, usage_cases[i].message);
+    }
+    expect_error(run(FTK_BENCH_BIN, "decode", NULL), 2, "decode wants --model MODEL");
+    expect_error(run(FTK_BENCH_BIN, "decode", "--model", "m", "--tokens", "1", NULL), 2,
+                 "--tokens");
+    expect_error(run(FTK_BENCH_BIN, "decode", "-m", "m", "-p", "x", "--prompt-tokens", "3", NULL),
+                 2, "exclude each other");
+}
+
+/* Values that go to the library are refused by it, as usage. */
+static void library_options(void **state) {
+    (void)state;
+    expect_error(DEMO("run", MODEL, "-p", "x", "--numerics", "exct"), 2, "--numerics: ");
+    expect_error(DEMO("run", MODEL, "-p", "x", "--graphs=maybe"), 2, "--graphs: ");
+    expect_error(DEMO("run", MODEL, "-p", "x", "--device-budget", "8 apples"), 2,
+                 "--device-budget: ");
+    expect_error(DEMO("run", MODEL, "-p", "x", "--ctx", "-4"), 2, "--ctx: ");
+    expect_error(DEMO("run", MODEL, "-p", "x", "--threads", "two"), 2, "--threads: ");
+    expect_error(DEMO("run", MODEL, "-p", "x", "--backend", "abacus"), 2, "--backend: ");
+    expect_error(DEMO("run", MODEL, "-p", "x", "--device-budget", "1MiB"), 6, "");
+    expect_error(DEMO("run", MODEL, "-p", ""), 2, "the prompt is empty");
+}
+
+static void missing_files(void **state) {
+    (void)state;
+    expect_error(DEMO("run", "/no/such/model.gguf", "-p", "x"), 5, "/no/such/model.gguf");
+    expect_error(DEMO("inspect", "/no/such/model.gguf"), 5, "/no/such/model.gguf");
+    expect_error(DEMO("inspect", STORIES), 5, "stories.txt");
+    expect_error(DEMO("run", MODEL, "-f", "/no/such/prompt"), 1, "/no/such/prompt: cannot read");
+    expect_error(DEMO("run", MODEL, "-f", "/tmp"), 1, "/tmp: cannot read: Is a directory");
+    expect_error(DEMO("perplexity", MODEL, "/no/such/text"), 1, "/no/such/text: cannot read");
+    expect_error(RUN("providers", "--config", "/no/such/config.yaml"), 3, "/no/such/config.yaml");
+    if (access("/etc/freetoken/config.yaml", F_OK) == 0) return;
+    output o = RUN("run", MODEL, "-p", "x");
+    expect_text(o.err, work);
+    expect_text(o.err, "/home/freetoken/config.yaml and /etc/freetoken/config.yaml");
+    expect_error(o, 3, "freetoken providers allow FOLDER");
+}
+
+/* ---- run ---- */
+
+static uint64_t hash_of(const json_t *tokens) {
+    size_t count = json_array_size(tokens);
+    uint8_t *bytes = calloc(count + 1, 4);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t id = (uint32_t)json_integer_value(json_array_get(tokens, i));
+        for (size_t b = 0; b < 4; b++) bytes[4 * i + b] = (uint8_t)(id >> 8 * b);
+    }
+    uint64_t hash = XXH3_64bits(bytes, 4 * count);
+    free(bytes);
+    return hash;
+}
+
+static void check_run(const json_t *o, json_int_t tokens) {
+    const json_t *ids = json_object_get(o, "tokens");
+    const json_t *stats = json_object_get(o, "stats");
+    const json_t *sizes = json_object_get(stats, "executed_batch_sizes");
+    char hash[17];
+    (void)snprintf(hash, sizeof hash, "%016" PRIx64, hash_of(ids));
+    assert_string_equal(text_of(o, "hash"), hash);
+    assert_int_equal(json_array_size(ids), tokens);
+    assert_int_equal(integer(json_object_get(sizes, "decode"), "1"), tokens - 1);
+    assert_true(integer(sizes, "prefill_steps") >= 1);
+    assert_true(integer(stats, "graph_replays") <= tokens - 1);
+    double seconds = real(stats, "decode_seconds");
+    assert_true(fabs(real(stats, "decode_tok_s") * seconds - (double)(tokens - 1)) < 1e-6);
+    assert_true(fabs(real(stats, "prefill_tok_s") * real(stats, "prefill_seconds") -
+                     (double)integer(o, "prompt_tokens")) < 1e-6);
+    assert_true(integer(json_object_get(o, "memory"), "total") > 0);
+    assert_true(json_object_size(json_object_get(o, "provenance")) > 3);
+}
+
+static void run_json(void **state) {
+    (void)state;
+    output o = DEMO("run", MODEL, "--json", "-p", ONCE, "-n", "24", "--ignore-eos");
+    json_t *first = parse(&o);
+    check_run(first, 24);
+    assert_int_equal(integer(first, "prompt_tokens"), 10);
+    assert_string_equal(text_of(first, "finish"), "length");
+    output streamed = DEMO("run", "-p", ONCE, "--max-tokens=24", "--ignore-eos", "--greedy", MODEL);
+    expect_code(&streamed, 0);
+    assert_string_equal(streamed.out, text_of(first, "text"));
+    expect_text(streamed.err, "10 prompt tokens, 24 tokens, ");
+    expect_text(streamed.err, "finish length\n");
+    release(&streamed);
+    json_decref(first);
+}
+
+/* Against the reference implementation, in the mode that exists to be compared. */
+static void run_golden(void **state) {
+    (void)state;
+    output o = DEMO("run", MODEL, "--json", "-p", ONCE, "-n", "32", "--numerics", "float");
+    json_t *run = parse(&o);
+    const json_t *wanted = json_object_get(golden_prompt(0), "greedy");
+    const json_t *have = json_object_get(run, "tokens");
+    if (!json_equal((json_t *)(uintptr_t)have, (json_t *)(uintptr_t)wanted)) {
+        fail_msg("other tokens: %s", text_of(run, "text"));
+    }
+    json_decref(run);
+}
+
+static char *sampled(const char *seed, const char *temperature) {
+    output o = DEMO("run", MODEL, "--json", "-p", ONCE, "-n", "16", "--temp", temperature, "--seed",
+                    seed, "--top-k=40", "--top-p=0.95");
+    json_t *run = parse(&o);
+    char *hash = strdup(text_of(run, "hash"));
+    json_decref(run);
+    return hash;
+}
+
+static void run_sampling(void **state) {
+    (void)state;
+    char *one = sampled("1", "1.5"), *again = sampled("1", "1.5"), *other = sampled("2", "1.5");
+    char *cold = sampled("1", "0"), *frost = sampled("2", "0");
+    assert_string_equal(one, again);
+    assert_string_not_equal(one, other);
+    assert_string_equal(cold, frost);
+    assert_string_not_equal(one, cold);
+    free(one);
+    free(again);
+    free(other);
+    free(cold);
+    free(frost);
+}
+
+static json_int_t prompt_tokens(const char *option, const char *value, const char *more) {
+    output o = DEMO("run", MODEL, "--json", option, value, "-n", "1", more ? more : "--json");
+    json_t *run = parse(&o);
+    json_int_t count = integer(run, "prompt_tokens");
+    json_decref(run);
+    return count;
+}
+
+static void run_prompts(void **state) {
+    (void)state;
+    char *file = in_work("prompt");
+    write_text(file, ONCE);
+    assert_int_equal(prompt_tokens("-f", file, NULL), 10);
+    write_all(file, "a\0b", 3, 0600);
+    assert_true(prompt_tokens("-f", file, NULL) == 3);
+    json_int_t plain = prompt_tokens("-p", "<|im_start|>", NULL);
+    assert_true(plain > 1);
+    assert_int_equal(prompt_tokens("-p", "<|im_start|>", "--special"), 1);
+    free(file);
+    /* "--" ends the options: what follows names the model. */
+    expect_error(DEMO("run", "-p", "x", "--", "--json"), 2, "too many");
+    output o = run(FTK_BIN, "run", "--config", FTK_CONFIG, "-n1", "-px", "--", MODEL, NULL);
+    expect_code(&o, 0);
+    release(&o);
+}
+
+/* ---- streams that fail ---- */
+
+static void stdout_full(void **state) {
+    (void)state;
+    const char *const commands[][8] = {
+        {FTK_BIN, "--version", NULL},
+        {FTK_BIN, "help", "run", NULL},
+        {FTK_BIN, "inspect", MODEL, "--json", NULL},
+        {FTK_BIN, "run", MODEL, "-pa", "-n4", "--config=" FTK_CONFIG, NULL},
+        {FTK_BIN, "run", MODEL, "-pa", "-n4", "--json", "--config=" FTK_CONFIG, NULL}};
+    char *plain = in_work("stdout");
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        (void)unlink(plain);
+        expect_error(finish(start(commands[i], "/dev/full", -1)), 1,
+                     "standard output: cannot write: No space left on device");
+    }
+    free(plain);
+}
+
+static void stdout_gone(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    (void)close(ends[0]);
+    const char *const argv[] = {
+        FTK_BIN, "run", MODEL, "-pa", "-n4000", "--ignore-eos", "--config=" FTK_CONFIG, NULL};
+    char *plain = in_work("stdout");
+    (void)unlink(plain);
+    pid_t child = start(argv, NULL, ends[1]);
+    (void)close(ends[1]);
+    expect_error(finish(child), 1, "standard output: cannot write: Broken pipe");
+    free(plain);
+}
+
+static void wait_for_output(const char *path) {
+    const struct timespec pause = {0, 10000000};
+    for (int i = 0; i < 3000; i++) {
+        struct stat info;
+        if (stat(path, &info) == 0 && info.st_size > 8) return;
+        (void)nanosleep(&pause, NULL);
+    }
+    fail_msg("nothing was written");
+}
+
+static void interrupted(void **state) {
+    (void)state;
+    const char *const argv[] = {
+        FTK_BIN, "run", MODEL, "-p" ONCE, "-n4000", "--ignore-eos", "--config=" FTK_CONFIG, NULL};
+    char *plain = in_work("stdout");
+    (void)unlink(plain);
+    pid_t child = start(argv, NULL, -1);
+    wait_for_output(plain);
+    assert_int_equal(kill(child, SIGINT), 0);
+    output o = finish(child);
+    expect_code(&o, 1);
+    expect_text(o.err, "finish cancelled\n");
+    assert_true(o.out_size > 8);
+    release(&o);
+    free(plain);
+}
+
+/* ---- tokenize ---- */
+
+static void tokenize(void **state) {
+    (void)state;
+    output o = DEMO("tokenize", MODEL, "--json", "-p", ONCE);
+    json_t *tokens = parse(&o);
+    const json_t *wanted = json_object_get(golden_prompt(0), "ids");
+    assert_true(json_equal(json_object_get(tokens, "ids"), (json_t *)(uintptr_t)wanted));
+    char text[256] = "";
+    size_t i;
+    json_t *piece;
+    json_array_foreach(json_object_get(tokens, "pieces"), i, piece) {
+        (void)strcat(text, json_string_value(piece));
+    }
+    assert_string_equal(text, ONCE);
+    assert_int_equal(integer(tokens, "count"), 10);
+    json_decref(tokens);
+    o = DEMO("tokenize", MODEL, "-p", "<|im_start|>\n\xC3\xA9\xFF");
+    expect_code(&o, 0);
+    expect_text(o.out, "\"<|im_start|>\"\n");
+    expect_text(o.out, "\"\\n\"\n");
+    expect_text(o.out, "\"\\xff\"\n");
+    release(&o);
+    o = DEMO("tokenize", MODEL, "--json", "--plain", "-p", "<|im_start|>");
+    tokens = parse(&o);
+    assert_true(integer(tokens, "count") > 1);
+    json_decref(tokens);
+}
+
+/* ---- logits and perplexity ---- */
+
+static size_t argmax(const float *row) {
+    size_t best = 0;
+    for (size_t i = 1; i < VOCABULARY; i++) {
+        if (row[i] > row[best]) best = i;
+    }
+    return best;
+}
+
+static char *logits(const char *name, const char *chunk, const char *mode, size_t *size) {
+    char *path = in_work(name);
+    output o = DEMO("logits", MODEL, "-p", ONCE, "--out", path, "--chunk", chunk, "--numerics",
+                    mode);
+    expect_code(&o, 0);
+    assert_string_equal(o.out, "");
+    release(&o);
+    char *data = read_all(path, size);
+    free(path);
+    return data;
+}
+
+static void logits_rows(void **state) {
+    (void)state;
+    size_t size, other_size;
+    char *rows = logits("logits", "0", "float", &size);
+    const json_t *wanted = json_object_get(golden_prompt(0), "argmax");
+    assert_int_equal(size, 10 * VOCABULARY * sizeof(float));
+    for (size_t i = 0; i < 10; i++) {
+        float row[VOCABULARY];
+        memcpy(row, rows + i * sizeof row, sizeof row);
+        assert_int_equal(argmax(row), json_integer_value(json_array_get(wanted, i)));
+    }
+    free(rows);
+    char *whole = logits("logits", "0", "exact", &size);
+    char *chunks = logits("logits", "3", "exact", &other_size);
+    assert_int_equal(size, other_size);
+    assert_memory_equal(whole, chunks, size);
+    free(whole);
+    free(chunks);
+}
+
+static void logits_files(void **state) {
+    (void)state;
+    char *folder = in_work("out");
+    char *path = in_work("out/file");
+    assert_int_equal(mkdir(folder, 0700), 0);
+    write_text(path, "kept");
+    expect_error(DEMO("logits", MODEL, "-p", "x", "--out", path, "--numerics", "bad"), 2, "");
+    expect_error(DEMO("logits", MODEL, "-p", ONCE ONCE, "--out", path, "--ctx", "16"), 6, "");
+    char *kept = read_all(path, NULL);
+    assert_string_equal(kept, "kept");
+    free(kept);
+    expect_error(DEMO("logits", MODEL, "-p", "x", "--out", "/dev/full"), 1,
+                 "/dev/full: cannot write: No space left on device");
+    expect_error(DEMO("logits", MODEL, "-p", "x", "--out", "/no/such/folder/x"), 1,
+                 "/no/such/folder/x: cannot write: No such file");
+    output o = DEMO("logits", MODEL, "-p", "x", "--out", path, "--json");
+    json_t *report = parse(&o);
+    assert_int_equal(integer(report, "tokens"), 1);
+    assert_int_equal(integer(report, "vocabulary"), VOCABULARY);
+    json_decref(report);
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_size, VOCABULARY * 4);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder), 0); /* nothing temporary was left */
+    free(folder);
+    free(path);
+}
+
+/* The mean over one window, from the rows that `logits` wrote. */
+static double nll_of(const char *rows, const json_t *ids, size_t from, size_t count) {
+    double sum = 0.0;
+    for (size_t i = 0; i + 1 < count; i++) {
+        float row[VOCABULARY];
+        memcpy(row, rows + i * sizeof row, sizeof row);
+        json_int_t next = json_integer_value(json_array_get(ids, from + i + 1));
+        long double total = 0.0L;
+        for (size_t v = 0; v < VOCABULARY; v++) total += expl((long double)row[v] - row[next]);
+        sum += (double)logl(total);
+    }
+    return sum / (double)(count - 1);
+}
+
+static json_t *perplexity(const char *file, const char *window) {
+    output o = DEMO("perplexity", MODEL, file, "--json", "--window", window);
+    return parse(&o);
+}
+
+static void perplexity_one_window(void **state) {
+    (void)state;
+    char *file = in_work("text");
+    write_text(file, ONCE);
+    json_t *result = perplexity(file, "64");
+    size_t size;
+    char *rows = logits("logits", "0", "exact", &size);
+    double wanted = nll_of(rows, json_object_get(golden_prompt(0), "ids"), 0, 10);
+    assert_int_equal(integer(result, "tokens"), 9);
+    assert_int_equal(integer(result, "window"), 64);
+    assert_true(fabs(real(result, "nll") - wanted) < 1e-9);
+    assert_true(fabs(real(result, "perplexity") - exp(wanted)) < 1e-7);
+    json_decref(result);
+    free(rows);
+    free(file);
+}
+
+/* Windows start from an empty state: two copies of a text score as one does. */
+static void perplexity_windows(void **state) {
+    (void)state;
+    char *file = in_work("text");
+    write_text(file, " she said she said she said she said");
+    json_t *whole = perplexity(file, "8");
+    json_t *parts = perplexity(file, "2");
+    json_t *ragged = perplexity(file, "7");
+    assert_int_equal(integer(whole, "tokens"), 7);
+    assert_int_equal(integer(parts, "tokens"), 4);
+    assert_int_equal(integer(ragged, "tokens"), 6); /* a window of one scores none */
+    json_decref(whole);
+    json_decref(ragged);
+    write_text(file, " she said");
+    json_t *one = perplexity(file, "2");
+    assert_int_equal(integer(one, "tokens"), 1);
+    assert_true(fabs(real(one, "nll") - real(parts, "nll")) < 1e-12);
+    json_decref(one);
+    json_decref(parts);
+    write_text(file, "");
+    expect_error(DEMO("perplexity", MODEL, file), 2, "0 tokens; at least 2");
+    output o = DEMO("perplexity", MODEL, STORIES, "--window", "8000");
+    expect_error(o, 6, "");
+    free(file);
+}
+
+/* ---- inspect ---- */
+
+static void inspect(void **state) {
+    (void)state;
+    output o = RUN("inspect", MODEL); /* needs no configuration */
+    expect_code(&o, 0);
+    static const char *const parts[] = {"gguf, version 3",
+                                        "qwen35moe",
+                                        "24032992 bytes (22.9 MiB)",
+                                        "vocabulary             4096",
+                                        "merges                 3835",
+                                        "experts                16"};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) expect_text(o.out, parts[i]);
+    assert_null(strstr(o.out, "token_embd.weight"));
+    release(&o);
+    o = RUN("inspect", MODEL, "--tensors");
+    expect_text(o.out, "token_embd.weight");
+    release(&o);
+    o = RUN("inspect", MODEL, "--json");
+    json_t *report = parse(&o);
+    assert_string_equal(text_of(report, "architecture"), "qwen35moe");
+    assert_null(json_object_get(report, "memory"));
+    json_decref(report);
+    o = DEMO("inspect", MODEL, "--plan", "--json", "--ctx", "512");
+    report = parse(&o);
+    assert_int_equal(integer(json_object_get(report, "memory"), "context"), 512);
+    assert_true(json_array_size(json_object_get(report, "tensors")) > 100);
+    json_decref(report);
+    o = DEMO("inspect", MODEL, "--plan");
+    expect_text(o.out, "kv_cache");
+    release(&o);
+}
+
+/* ---- providers ---- */
+
+typedef struct provider {
+    char *path, *sha256, *folder, *search;
+} provider;
+
+/* What the build's configuration allows. */
+static provider demo_provider(void) {
+    output o = DEMO("providers", "list", "--json");
+    json_t *report = parse(&o);
+    const json_t *entry = json_array_get(json_object_get(report, "providers"), 0);
+    assert_string_equal(text_of(entry, "name"), "qwen36");
+    provider p = {.path = strdup(text_of(entry, "path"))};
+    p.folder = strdup(p.path);
+    *strrchr(p.folder, '/') = '\0';
+    p.search = strdup(p.folder);
+    *strrchr(p.search, '/') = '\0';
+    json_decref(report);
+    size_t size;
+    char *config = read_all(FTK_CONFIG, &size);
+    const char *sha = strstr(config, "sha256: ");
+    assert_non_null(sha);
+    p.sha256 = strndup(sha + 8, 64);
+    free(config);
+    return p;
+}
+
+static void free_provider(provider *p) {
+    free(p->path);
+    free(p->sha256);
+    free(p->folder);
+    free(p->search);
+}
+
+static void expect_file(const char *path, const char *format, ...) {
+    char *wanted = NULL;
+    va_list args;
+    va_start(args, format);
+    assert_true(vasprintf(&wanted, format, args) >= 0);
+    va_end(args);
+    char *have = read_all(path, NULL);
+    assert_string_equal(have, wanted);
+    free(have);
+    free(wanted);
+}
+
+#define ENTRY "    - name: qwen36\n      path: %s\n      sha256: %s\n"
+
+static void expect_mode(const char *path, mode_t mode) {
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 07777, mode);
+}
+
+static void allow_first(void **state) {
+    (void)state;
+    provider p = demo_provider();
+    char *folder = in_work("home/freetoken"), *path = in_work("home/freetoken/config.yaml");
+    output o = RUN("providers", "allow", p.folder);
+    expect_code(&o, 0);
+    expect_text(o.out, p.sha256);
+    expect_text(o.out, path);
+    expect_text(o.out, "\nadded\n");
+    release(&o);
+    expect_file(path, "providers:\n  allow:\n" ENTRY, p.path, p.sha256);
+    expect_mode(path, 0600);
+    expect_mode(folder, 0700);
+    o = RUN("providers", "allow", p.folder, "--json");
+    json_t *result = parse(&o);
+    assert_string_equal(text_of(result, "action"), "unchanged");
+    assert_string_equal(text_of(result, "config"), path);
+    json_decref(result);
+    /* The user's configuration is found and works. */
+    o = RUN("tokenize", MODEL, "-p", "x");
+    expect_code(&o, 0);
+    release(&o);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder), 0); /* and nothing temporary was left */
+    free(folder);
+    free(path);
+    free_provider(&p);
+}
+
+#define OTHER_SHA "0000000000000000000000000000000000000000000000000000000000000000"
+
+static void allow_differs(void **state) {
+    (void)state;
+    provider p = demo_provider();
+    char *path = in_work("differs.yaml"), *text = NULL;
+    const char *frame = "# mine\nproviders:\n  allow:\n" ENTRY "numerics: exact # keep\n";
+    assert_true(asprintf(&text, frame, p.path, OTHER_SHA) > 0);
+    write_all(path, text, strlen(text), 0640);
+    output o = RUN("providers", "check", "--config", path);
+    expect_code(&o, 4);
+    expect_text(o.err, "error: provider qwen36: FTK_E_PROVIDER_DIGEST");
+    release(&o);
+    o = RUN("providers", "list", "--config", path);
+    expect_code(&o, 0);
+    release(&o);
+    o = RUN("providers", "allow", p.folder, "--config", path);
+    expect_code(&o, 3);
+    expect_text(o.err, "differs.yaml:4: provider 'qwen36' is already allowed");
+    expect_text(o.err, OTHER_SHA);
+    expect_text(o.err, p.sha256);
+    release(&o);
+    expect_file(path, "%s", text);
+    o = RUN("providers", "allow", p.folder, "--update", "--config", path);
+    expect_code(&o, 0);
+    expect_text(o.out, "\nupdated\n");
+    release(&o);
+    expect_file(path, frame, p.path, p.sha256);
+    expect_mode(path, 0640);
+    o = RUN("providers", "check", "--config", path);
+    expect_code(&o, 0);
+    release(&o);
+    free(text);
+    free(path);
+    free_provider(&p);
+}
+
+static void allow_by_name(void **state) {
+    (void)state;
+    provider p = demo_provider();
+    char *path = in_work("name.yaml"), *text = NULL;
+    assert_true(asprintf(&text, "providers:\n  search: ['%s']\n", p.search) > 0);
+    write_text(path, text);
+    expect_error(RUN("providers", "allow", "qwen37", "--config", path), 4, "no provider 'qwen37'");
+    output o = RUN("providers", "check", "--config", path);
+    expect_code(&o, 0);
+    expect_text(o.out, "qwen36 0.1.0: not allowed");
+    release(&o);
+    o = RUN("providers", "allow", "qwen36", "--config", path);
+    expect_code(&o, 0);
+    release(&o);
+    expect_file(path, "providers:\n  allow:\n" ENTRY "  search: ['%s']\n", p.path, p.sha256,
+                p.search);
+    free(text);
+    free(path);
+    free_provider(&p);
+}
+
+static void refuse_edit(const char *text, const char *folder, int code, const char *part) {
+    char *path = in_work("refused.yaml");
+    write_text(path, text);
+    output o = RUN("providers", "allow", folder, "--config", path);
+    expect_code(&o, code);
+    expect_text(o.err, part);
+    release(&o);
+    expect_file(path, "%s", text);
+    assert_int_equal(unlink(path), 0);
+    free(path);
+}
+
+static void allow_refused(void **state) {
+    (void)state;
+    provider p = demo_provider();
+    refuse_edit("providers: {allow: []}\n", p.folder, 3, "refused.yaml:1: 'providers' holds");
+    refuse_edit("providers:\n  allow: [{name: a, path: /a.so}]\n", p.folder, 3,
+                "refused.yaml:2: 'allow' holds");
+    refuse_edit("numerics: exact\nbroken: [\n", p.folder, 3, "nothing written");
+    refuse_edit("providers:\n  allow:\n    - {name: qwen36, path: /a.so}\n", p.folder, 3,
+                "nothing written");
+    refuse_edit("numerics: exact\n---\n", p.folder, 3, "nothing written");
+    expect_error(RUN("providers", "allow", "/no/such/folder"), 4, "/no/such/folder");
+    expect_error(RUN("providers", "allow", FTK_TEST_DATA), 4, FTK_TEST_DATA);
+    char *path = in_work("link.yaml"), *real_path = in_work("real.yaml");
+    write_text(real_path, "numerics: exact\n");
+    assert_int_equal(symlink(real_path, path), 0);
+    output o = RUN("providers", "allow", p.folder, "--config", path);
+    expect_code(&o, 3);
+    expect_text(o.err, "link.yaml: is no regular file");
+    release(&o);
+    expect_file(real_path, "numerics: exact\n");
+    free(path);
+    free(real_path);
+    free_provider(&p);
+}
+
+/* Every byte of a long configuration survives. */
+static void allow_keeps_text(void **state) {
+    (void)state;
+    provider p = demo_provider();
+    char *path = in_work("kept.yaml");
+    const char *head =
+        "# \xC3\xA9 comment\r\n\nbackend: {kind: cpu,   threads: 1}\nproviders:   # p\n"
+        "  select: {}\n  allow: # a\n";
+    const char *tail = "    # the other\n    - name: other\n      path: /other.so\n\n\n"
+                       "memory:\n    kv_tokens: 64   # few\n# end";
+    char *text = NULL;
+    assert_true(asprintf(&text, "%s%s", head, tail) > 0);
+    write_text(path, text);
+    output o = RUN("providers", "allow", p.folder, "--config", path);
+    expect_code(&o, 0);
+    release(&o);
+    char *have = read_all(path, NULL);
+    assert_int_equal(strncmp(have, head, strlen(head)), 0);
+    assert_string_equal(have + strlen(have) - strlen(tail), tail);
+    expect_text(have, p.sha256);
+    free(have);
+    free(text);
+    free(path);
+    free_provider(&p);
+}
+
+/* ---- bench ---- */
+
+static void check_spread(const json_t *spread) {
+    double median = real(spread, "median");
+    assert_true(real(spread, "min") > 0.0);
+    assert_true(real(spread, "min") <= median && median <= real(spread, "max"));
+}
+
+static void check_bench(const json_t *o, size_t warmup, size_t repeat, const char *hash) {
+    const json_t *runs = json_object_get(o, "runs");
+    assert_true(json_is_true(json_object_get(o, "valid")));
+    assert_true(json_is_null(json_object_get(o, "void_reason")));
+    assert_string_equal(text_of(o, "cause"), "model execution");
+    assert_string_equal(text_of(o, "version"), "0.1.0");
+    assert_int_equal(integer(json_object_get(o, "executed_batch_sizes"), "1"), repeat * 7);
+    assert_true(integer(json_object_get(o, "machine"), "cores_allowed") >= 1);
+    assert_int_equal(json_array_size(runs), warmup + repeat);
+    check_spread(json_object_get(o, "decode_tok_s"));
+    check_spread(json_object_get(o, "prefill_tok_s"));
+    size_t i;
+    const json_t *run;
+    json_array_foreach(runs, i, run) {
+        assert_string_equal(text_of(run, "hash"), hash);
+        assert_int_equal(json_is_true(json_object_get(run, "warmup")), i < warmup);
+        assert_int_equal(integer(run, "tokens"), 8);
+    }
+}
+
+static void bench_decode(void **state) {
+    (void)state;
+    output o = DEMO("run", MODEL, "--json", "-p", ONCE, "-n", "8", "--ignore-eos");
+    json_t *once = parse(&o);
+    o = BENCH("decode", "--model", MODEL, "--tokens", "8", "--repeat", "2", "--warmup", "1",
+              "--prompt", ONCE, "--json");
+    json_t *bench = parse(&o);
+    check_bench(bench, 1, 2, text_of(once, "hash"));
+    json_decref(bench);
+    json_decref(once);
+    o = BENCH("decode", "--model", MODEL, "--tokens", "8", "--repeat", "1", "--warmup", "0",
+              "--prompt-tokens", "33");
+    expect_code(&o, 0);
+    expect_text(o.out, "33 prompt tokens, 8 tokens, 1 runs after 0 warm-up");
+    expect_text(o.out, "\ndecode ");
+    expect_text(o.out, "\nprefill ");
+    release(&o);
+}
+
+/* A run that ends early is no measurement: the context is too small here. */
+static void bench_void(void **state) {
+    (void)state;
+    output o = BENCH("decode", "--model", MODEL, "--tokens", "40", "--repeat", "1", "--warmup", "0",
+                     "--ctx", "32", "--json");
+    expect_code(&o, 1);
+    expect_text(o.err, "void: a run ended before all tokens were generated");
+    json_t *bench = json_loads(o.out, 0, NULL);
+    assert_non_null(bench);
+    assert_true(json_is_false(json_object_get(bench, "valid")));
+    assert_true(json_is_null(json_object_get(bench, "decode_tok_s")));
+    json_decref(bench);
+    release(&o);
+}
+
+/* ---- the group ---- */
+
+static int set_up(void **state) {
+    (void)state;
+    (void)strcpy(work, "/tmp/ftk-cli-XXXXXX");
+    if (!mkdtemp(work)) return 1;
+    char *home = in_work("home");
+    int failed = mkdir(home, 0700);
+    free(home);
+    golden = json_load_file(FTK_TEST_DATA "/golden.json", JSON_ALLOW_NUL, NULL);
+    return failed || !golden;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    static const char *const names[] = {"home/freetoken/config.yaml",
+                                        "home/freetoken",
+                                        "home",
+                                        "stdout",
+                                        "stderr",
+                                        "prompt",
+                                        "text",
+                                        "logits",
+                                        "out/file",
+                                        "out",
+                                        "differs.yaml",
+                                        "name.yaml",
+                                        "refused.yaml",
+                                        "link.yaml",
+                                        "real.yaml",
+                                        "kept.yaml"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char *path = in_work(names[i]);
+        (void)remove(path);
+        free(path);
+    }
+    json_decref(golden);
+    return rmdir(work); /* fails if a test left anything else */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(version_and_help),
+        cmocka_unit_test(usage_errors),
+        cmocka_unit_test(library_options),
+        cmocka_unit_test(missing_files),
+        cmocka_unit_test(run_json),
+        cmocka_unit_test(run_golden),
+        cmocka_unit_test(run_sampling),
+        cmocka_unit_test(run_prompts),
+        cmocka_unit_test(stdout_full),
+        cmocka_unit_test(stdout_gone),
+        cmocka_unit_test(interrupted),
+        cmocka_unit_test(tokenize),
+        cmocka_unit_test(logits_rows),
+        cmocka_unit_test(logits_files),
+        cmocka_unit_test(perplexity_one_window),
+        cmocka_unit_test(perplexity_windows),
+        cmocka_unit_test(inspect),
+        cmocka_unit_test(allow_first),
+        cmocka_unit_test(allow_differs),
+        cmocka_unit_test(allow_by_name),
+        cmocka_unit_test(allow_refused),
+        cmocka_unit_test(allow_keeps_text),
+        cmocka_unit_test(bench_decode),
+        cmocka_unit_test(bench_void),
+    };
+    return cmocka_run_group_tests_name("test_cli", tests, set_up, tear_down);
+}

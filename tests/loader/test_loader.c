@@ -1,0 +1,945 @@
+/*
+ * test_loader.c: from an allowlist to a table, and every refusal on the way. Each
+ * fixture leaves a sentinel when any code of it runs, and this program's own
+ * dlopen sees each call before it is passed on: what must not run is proven not
+ * to have run.
+ */
+#include "core/config.h"
+#include "core/loader.h"
+#include "loader/scratch.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/auxv.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+#if defined(__aarch64__)
+#define PLATFORM "aarch64-linux-gnu"
+#else
+#define PLATFORM "x86_64-linux-gnu"
+#endif
+#define STRANGER ((uid_t)65534)
+
+/* ---- the dynamic loader, watched ---- */
+
+static struct {
+    int calls;
+    int mode;
+    char file[64];
+    void (*before)(void);
+} watched;
+
+static void *real_dlopen(const char *file, int mode) {
+    void *(*next)(const char *, int);
+    void *address = dlsym(RTLD_NEXT, "dlopen");
+    memcpy(&next, &address, sizeof next);
+    return next(file, mode);
+}
+
+/* Takes the place of the C library's for the code under test. */
+void *dlopen(const char *file, int mode) {
+    if (!file || strncmp(file, "/proc/self/fd/", 14) != 0) return real_dlopen(file, mode);
+    watched.calls++;
+    watched.mode = mode;
+    snprintf(watched.file, sizeof watched.file, "%s", file);
+    if (watched.before) watched.before();
+    return real_dlopen(file, mode);
+}
+
+/* ---- a world of providers below the scratch folder ---- */
+
+static fti_allow allowed[8];
+static char names[8][64];
+static char paths[8][1024];
+static char *search[2];
+static char search_folder[1024];
+static char origin[] = "test.yaml";
+static struct ftk_config config;
+
+static int world_setup(void **state) {
+    if (scratch_setup(state) != 0) return -1;
+    memset(&watched, 0, sizeof watched);
+    memset(&config, 0, sizeof config);
+    snprintf(search_folder, sizeof search_folder, "%s/providers", scratch);
+    search[0] = search_folder;
+    config.origin = origin;
+    config.allow = allowed;
+    config.search = search;
+    config.search_count = 1;
+    if (setenv("FTK_TEST_SENTINEL", in_scratch("ran").s, 1) != 0) return -1;
+    return mkdir(in_scratch("ran").s, 0700) || mkdir(search_folder, 0755);
+}
+
+static text provider_file(const char *name, const char *suffix) {
+    return format("%s/%s/%s%s", search_folder, name, name, suffix);
+}
+
+static text library(const char *name) {
+    return provider_file(name, ".so");
+}
+
+typedef struct override {
+    const char *key;
+    const char *value; /* NULL leaves the key out */
+} override;
+
+static void write_manifest(const char *name, override change) {
+    const override lines[] = {
+        {"manifest_version", "1"},
+        {"name", name},
+        {"version", "1.0.0"},
+        {"api_level", "0"},
+        {"min_host_level", "0"},
+        {"core_range", "'>=0.1.0 <0.2.0'"},
+        {"platform", PLATFORM},
+        {"library", format("%s.so", name).s},
+        {"architectures",
+         strcmp(name, "elsewhere") == 0 ? "[elsewhere]" : "[testarch, secondarch]"},
+        {"containers", "[gguf, ftw]"},
+        {"backends", "[cpu]"},
+        {"license", "Apache-2.0"},
+    };
+    text whole = {{0}};
+    for (size_t i = 0; i < FTI_COUNT(lines); i++) {
+        bool changed = change.key && strcmp(change.key, lines[i].key) == 0;
+        const char *value = changed ? change.value : lines[i].value;
+        if (value) whole = format("%s%s: %s\n", whole.s, lines[i].key, value);
+    }
+    write_file(provider_file(name, ".provider.yaml").s, whole.s, strlen(whole.s), 0644);
+}
+
+/* With a trailer that no loader reads, so that no two copies have one digest: the
+ * registry, which lives as long as this program, would take them for one. */
+static void copy_fixture(const char *fixture, const char *to) {
+    static unsigned serial;
+    size_t size;
+    unsigned char *bytes = read_file(format(FTK_FIXTURES "/%s.so", fixture).s, &size);
+    unsigned char *longer = malloc(size + sizeof serial);
+    assert_non_null(longer);
+    serial++;
+    memcpy(longer, bytes, size);
+    memcpy(longer + size, &serial, sizeof serial);
+    write_file(to, longer, size + sizeof serial, 0644);
+    free(longer);
+    free(bytes);
+}
+
+static void install(const char *name) {
+    make_folder(format("%s/%s", search_folder, name).s, 0755);
+    copy_fixture(name, library(name).s);
+    write_manifest(name, (override){NULL, NULL});
+}
+
+static fti_allow *allow(const char *name) {
+    size_t i = config.allow_count++;
+    assert_in_range(i, 0, FTI_COUNT(allowed) - 1);
+    snprintf(names[i], sizeof names[i], "%s", name);
+    snprintf(paths[i], sizeof paths[i], "%s", library(name).s);
+    allowed[i] = (fti_allow){names[i], paths[i], NULL, (unsigned)(10 + i)};
+    return &allowed[i];
+}
+
+static void pin_to_present_bytes(fti_allow *entry, char hex[65]) {
+    ftk_error err = FTK_ERROR_INIT;
+    int fd = open(entry->path, O_RDONLY | O_CLOEXEC);
+    expect_status(fti_sha256_fd(fd, hex, &err), FTK_OK, &err, "");
+    assert_int_equal(close(fd), 0);
+    entry->sha256 = hex;
+}
+
+static long runs_of(const char *fixture) {
+    struct stat st;
+    return stat(format("%s/ran/%s", scratch, fixture).s, &st) == 0 ? (long)st.st_size : 0;
+}
+
+static const fti_provider *resolve(const char *architecture) {
+    ftk_error err = FTK_ERROR_INIT;
+    const fti_provider *provider = NULL;
+    expect_status(
+        fti_provider_resolve(&config, fti_str(architecture), fti_str("gguf"), &provider, &err),
+        FTK_OK, &err, "");
+    assert_non_null(provider);
+    return provider;
+}
+
+static ftk_error refuse_pair(const char *architecture, const char *container, ftk_status wanted,
+                             const char *part) {
+    ftk_error err = FTK_ERROR_INIT;
+    const fti_provider *provider = NULL;
+    ftk_status status = fti_provider_resolve(&config, fti_str(architecture), fti_str(container),
+                                             &provider, &err);
+    expect_status(status, wanted, &err, part);
+    assert_null(provider);
+    return err;
+}
+
+/* Refused, and before anything was given to the dynamic loader. */
+static void refuse_unloaded(ftk_status wanted, const char *part) {
+    refuse_pair("testarch", "gguf", wanted, part);
+    assert_int_equal(watched.calls, 0);
+    DIR *ran = opendir(in_scratch("ran").s);
+    assert_non_null(ran);
+    for (const struct dirent *d = readdir(ran); d; d = readdir(ran))
+        if (d->d_name[0] != '.') fail_msg("code of '%s' ran", d->d_name);
+    assert_int_equal(closedir(ran), 0);
+}
+
+/* ---- what is loaded ---- */
+
+static void loads_an_allowed_provider(void **state) {
+    (void)state;
+    struct stat st;
+    install("good");
+    allow("good");
+    const fti_provider *p = resolve("secondarch");
+    assert_int_equal(runs_of("good"), 1);
+    assert_int_equal(watched.calls, 1);
+    assert_int_equal(watched.mode & ~RTLD_NODELETE, RTLD_NOW | RTLD_LOCAL);
+    assert_true(watched.mode & RTLD_NODELETE);
+    assert_true(atoi(watched.file + strlen("/proc/self/fd/")) >= 512);
+    assert_int_equal(access(watched.file, R_OK), 0); /* kept open */
+    assert_int_equal(stat(library("good").s, &st), 0);
+    assert_int_equal(p->device, st.st_dev);
+    assert_int_equal(p->inode, st.st_ino);
+    assert_string_equal(p->path, library("good").s);
+    assert_string_equal(p->manifest->name, "good");
+    assert_null(p->sha256);
+    assert_int_equal(p->effective_level, 0);
+    assert_int_equal(p->table->struct_size, sizeof(ftk_provider));
+    ftk_match_out out = {sizeof out, 0};
+    assert_int_equal(p->table->match(NULL, NULL, NULL, &out), FTK_OK);
+    assert_int_equal(out.claimed, 1);
+}
+
+static void loads_once(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    const fti_provider *first = resolve("testarch");
+    size_t descriptors = open_descriptors();
+    assert_ptr_equal(resolve("testarch"), first);
+    assert_ptr_equal(resolve("secondarch"), first);
+    assert_int_equal(watched.calls, 1);
+    assert_int_equal(runs_of("good"), 1);
+    assert_int_equal(open_descriptors(), descriptors);
+}
+
+enum { THREADS = 16 };
+static pthread_barrier_t barrier;
+
+static void *resolve_in_thread(void *argument) {
+    ftk_error err = FTK_ERROR_INIT;
+    const fti_provider **found = argument;
+    pthread_barrier_wait(&barrier);
+    if (fti_provider_resolve(&config, fti_str("testarch"), fti_str("gguf"), found, &err) != FTK_OK)
+        *found = NULL;
+    return NULL;
+}
+
+static void threads_share_one_load(void) {
+    pthread_t threads[THREADS];
+    const fti_provider *found[THREADS] = {NULL};
+    assert_int_equal(pthread_barrier_init(&barrier, NULL, THREADS), 0);
+    for (size_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, resolve_in_thread, &found[i]), 0);
+    for (size_t i = 0; i < THREADS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_int_equal(pthread_barrier_destroy(&barrier), 0);
+    assert_non_null(found[0]);
+    for (size_t i = 1; i < THREADS; i++) assert_ptr_equal(found[i], found[0]);
+    assert_int_equal(watched.calls, 1);
+    assert_int_equal(runs_of("good"), 1);
+}
+
+static void sixteen_threads(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    threads_share_one_load();
+}
+
+static void sixteen_threads_pinned(void **state) {
+    (void)state;
+    char hex[65];
+    install("good");
+    pin_to_present_bytes(allow("good"), hex);
+    threads_share_one_load();
+}
+
+static void others_stay_unopened(void **state) {
+    (void)state;
+    install("good");
+    install("elsewhere");
+    allow("elsewhere");
+    allow("good");
+    /* Allowed, but not asked for: not even that it is broken matters. */
+    write_file(library("elsewhere").s, "text", 4, 0666);
+    resolve("testarch");
+    assert_int_equal(watched.calls, 1);
+    assert_int_equal(runs_of("elsewhere"), 0);
+}
+
+static void takes_longer_tables(void **state) {
+    (void)state;
+    install("large_table");
+    allow("large_table");
+    const fti_provider *p = resolve("testarch");
+    assert_int_equal(p->table->struct_size, sizeof(ftk_provider));
+}
+
+/* ---- allowlist and claims ---- */
+
+static void nothing_allowed(void **state) {
+    (void)state;
+    install("good");
+    refuse_unloaded(FTK_E_PROVIDER_NOT_ALLOWED, "freetoken providers allow");
+    refuse_unloaded(FTK_E_PROVIDER_NOT_ALLOWED,
+                    format("- {name: good, path: \"%s\"}", library("good").s).s);
+}
+
+static void another_path_is_allowed(void **state) {
+    (void)state;
+    install("good");
+    make_folder(in_scratch("good").s, 0755);
+    install("elsewhere");
+    fti_allow *entry = allow("elsewhere");
+    snprintf(names[0], sizeof names[0], "good");
+    snprintf(paths[0], sizeof paths[0], "%s/good/good.so", scratch);
+    entry->path = paths[0];
+    copy_fixture("good", paths[0]);
+    refuse_unloaded(FTK_E_PROVIDER_MANIFEST, "no such file");
+    write_file(in_scratch("good/good.provider.yaml").s, "", 0, 0644);
+    refuse_unloaded(FTK_E_PROVIDER_MANIFEST, "test.yaml:10: providers.allow: good: ");
+    assert_int_equal(rename(in_scratch("good/good.provider.yaml").s, in_scratch("old").s), 0);
+    text manifest = in_scratch("good/good.provider.yaml");
+    write_manifest("good", (override){"architectures", "[thirdarch]"});
+    assert_int_equal(rename(provider_file("good", ".provider.yaml").s, manifest.s), 0);
+    write_manifest("good", (override){NULL, NULL});
+    refuse_unloaded(FTK_E_PROVIDER_NOT_ALLOWED, "change the path of that entry");
+}
+
+static void nobody_claims(void **state) {
+    (void)state;
+    install("good");
+    install("elsewhere");
+    allow("good");
+    ftk_error err = refuse_pair("lunar", "gguf", FTK_E_PROVIDER_NONE, "architecture 'lunar'");
+    assert_non_null(strstr(err.message, "container 'gguf'"));
+    assert_non_null(strstr(err.message, "good: testarch secondarch (gguf ftw)"));
+    assert_non_null(strstr(err.message, "elsewhere: elsewhere (gguf ftw, not allowed)"));
+    refuse_pair("testarch", "safetensors", FTK_E_PROVIDER_NONE, "container 'safetensors'");
+    refuse_pair("testarch secondarch", "gguf", FTK_E_PROVIDER_NONE, "");
+    refuse_pair("", "gguf", FTK_E_PROVIDER_NONE, "");
+    assert_int_equal(watched.calls, 0);
+    config.allow_count = 0;
+    config.search_count = 0;
+    refuse_unloaded(FTK_E_PROVIDER_NONE, "known providers: none");
+}
+
+static void broken_manifests_hide_nothing(void **state) {
+    (void)state;
+    install("second");
+    install("good");
+    write_manifest("second", (override){"license", NULL});
+    allow("second");
+    allow("good");
+    resolve("testarch");
+    assert_int_equal(runs_of("second"), 0);
+    refuse_pair("lunar", "gguf", FTK_E_PROVIDER_MANIFEST, "no key 'license'");
+    config.allow_count = 0;
+    allow("good");
+    refuse_pair("lunar", "gguf", FTK_E_PROVIDER_NONE, "no key 'license'");
+}
+
+static void duplicates_need_a_choice(void **state) {
+    (void)state;
+    static char claim[] = "testarch/gguf";
+    static char other_claim[] = "testarch/ftw";
+    static char chosen[] = "second";
+    static char absent[] = "third";
+    fti_select select[] = {{other_claim, absent, 20}, {claim, chosen, 21}};
+    install("good");
+    install("second");
+    allow("good");
+    allow("second");
+    refuse_unloaded(FTK_E_PROVIDER_DUPLICATE, "'good'");
+    refuse_unloaded(FTK_E_PROVIDER_DUPLICATE, "'second'");
+    refuse_unloaded(FTK_E_PROVIDER_DUPLICATE, "providers.select: {\"testarch/gguf\": good}");
+    config.select = select;
+    config.select_count = 1;
+    refuse_unloaded(FTK_E_PROVIDER_DUPLICATE, "providers.select");
+    config.select_count = 2;
+    assert_string_equal(resolve("testarch")->manifest->name, "second");
+    assert_int_equal(runs_of("good"), 0);
+    refuse_pair("testarch", "ftw", FTK_E_PROVIDER_NONE, "test.yaml:20: providers.select");
+}
+
+static void names_are_allowed_once(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    allow("good");
+    refuse_unloaded(FTK_E_PROVIDER_DUPLICATE, "test.yaml:11:");
+}
+
+/* ---- manifest against configuration and host ---- */
+
+static void refuse_manifest(const char *key, const char *value, ftk_status wanted,
+                            const char *part) {
+    write_manifest("good", (override){key, value});
+    refuse_unloaded(wanted, part);
+}
+
+static void judges_the_manifest(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    refuse_manifest("api_level", "1", FTK_E_PROVIDER_LEVEL, "found api_level 1");
+    refuse_manifest("min_host_level", "1", FTK_E_PROVIDER_LEVEL, "min_host_level 1");
+    refuse_manifest("core_range", "'>=0.2.0'", FTK_E_PROVIDER_VERSION,
+                    "found core_range '>=0.2.0'");
+    refuse_manifest("core_range", "'<0.1.0'", FTK_E_PROVIDER_VERSION, FTK_VERSION_STRING);
+    refuse_manifest("library", "other.so", FTK_E_PROVIDER_MANIFEST, "wanted 'good.so'");
+    refuse_manifest("name", "second", FTK_E_PROVIDER_MANIFEST, ":2: name");
+    refuse_manifest("platform", "sparc-linux-gnu", FTK_E_PROVIDER_MANIFEST, ":7: platform");
+}
+
+static void judges_the_note(void **state) {
+    (void)state;
+    static const struct {
+        const char *key, *value, *part;
+    } cases[] = {
+        {"version", "2.0.0", "version: found '1.0.0' in its ELF note, wanted '2.0.0'"},
+        {"core_range", "'>=0.1.0'", "core_range: found '>=0.1.0 <0.2.0'"},
+        {"architectures", "[testarch]", "architectures: found 'testarch secondarch'"},
+        {"containers", "[gguf]", "containers: found 'gguf ftw'"},
+        {"backends", "[cpu, cuda]", "backends: found 'cpu' in its ELF note, wanted 'cpu cuda'"},
+        {"license", "MIT", "license: found 'Apache-2.0'"},
+    };
+    install("good");
+    allow("good");
+    for (size_t i = 0; i < FTI_COUNT(cases); i++)
+        refuse_manifest(cases[i].key, cases[i].value, FTK_E_PROVIDER_IDENTITY, cases[i].part);
+    install("evil");
+    config.allow_count = 0;
+    allow("evil");
+    refuse_unloaded(FTK_E_PROVIDER_IDENTITY, "name: found 'good'");
+}
+
+/* ---- the file ---- */
+
+static void judges_paths(void **state) {
+    (void)state;
+    install("good");
+    fti_allow *entry = allow("good");
+    char *whole = entry->path;
+    char odd[2048];
+    snprintf(odd, sizeof odd, "%s/good/../good/good.so", search_folder);
+    entry->path = odd;
+    refuse_unloaded(FTK_E_PROVIDER_PATH, "'..'");
+    snprintf(odd, sizeof odd, "good.so");
+    refuse_unloaded(FTK_E_PROVIDER_PATH, "absolute");
+    snprintf(odd, sizeof odd, "providers/good/good.so");
+    assert_int_equal(chdir(scratch), 0);
+    refuse_unloaded(FTK_E_PROVIDER_PATH, "absolute");
+    assert_int_equal(chdir("/"), 0);
+    assert_int_equal(symlink("providers", in_scratch("link").s), 0);
+    snprintf(odd, sizeof odd, "%s/link/good/good.so", scratch);
+    refuse_unloaded(FTK_E_PROVIDER_PATH, "symbolic link");
+    entry->path = whole;
+    assert_int_equal(rename(whole, in_scratch("moved.so").s), 0);
+    assert_int_equal(symlink(in_scratch("moved.so").s, whole), 0);
+    refuse_unloaded(FTK_E_PROVIDER_PATH, "symbolic link");
+    assert_int_equal(unlink(whole), 0);
+    refuse_unloaded(FTK_E_PROVIDER_PATH, whole);
+}
+
+static void judges_modes(void **state) {
+    (void)state;
+    static const mode_t modes[] = {0666, 0664, 0646, 04755, 02755};
+    install("good");
+    const fti_allow *entry = allow("good");
+    for (size_t i = 0; i < FTI_COUNT(modes); i++) {
+        assert_int_equal(chmod(entry->path, modes[i]), 0);
+        refuse_unloaded(FTK_E_PROVIDER_PERMISSION, format("mode %04o", (unsigned)modes[i]).s);
+    }
+    assert_int_equal(chmod(entry->path, 0644), 0);
+    assert_int_equal(chmod(search_folder, 0777), 0);
+    refuse_unloaded(FTK_E_PROVIDER_PERMISSION, "providers' has mode 0777");
+    assert_int_equal(chmod(search_folder, 0755), 0);
+    resolve("testarch");
+}
+
+static void judges_owners(void **state) {
+    (void)state;
+    if (geteuid() != 0) {
+        print_message("skipped: only root can give files to other users\n");
+        skip();
+    }
+    install("good");
+    const fti_allow *entry = allow("good");
+    assert_int_equal(chown(entry->path, STRANGER, 0), 0);
+    refuse_unloaded(FTK_E_PROVIDER_PERMISSION, "owned by uid 65534");
+    assert_int_equal(chown(entry->path, 0, 0), 0);
+    assert_int_equal(chown(search_folder, STRANGER, 0), 0);
+    refuse_unloaded(FTK_E_PROVIDER_PERMISSION, "owned by uid 65534");
+}
+
+static void judges_contents(void **state) {
+    (void)state;
+    static const char words[] = "this is not a shared object, but long enough to be taken for one "
+                                "by somebody who does not look";
+    install("good");
+    const fti_allow *entry = allow("good");
+    write_file(entry->path, words, sizeof words, 0755);
+    refuse_unloaded(FTK_E_PROVIDER_ELF, "not ELF");
+    write_file(entry->path, "", 0, 0755);
+    refuse_unloaded(FTK_E_PROVIDER_ELF, "empty");
+    size_t size;
+    unsigned char *bytes = read_file(FTK_FIXTURES "/good.so", &size);
+    write_file(entry->path, bytes, 4096, 0755); /* the segments need more */
+    refuse_unloaded(FTK_E_PROVIDER_ELF, "inside the file");
+    bytes[18] = 0xf3; /* e_machine */
+    bytes[19] = 0;
+    write_file(entry->path, bytes, size, 0755);
+    refuse_unloaded(FTK_E_PROVIDER_ELF, "machine 243");
+    free(bytes);
+    assert_int_equal(unlink(entry->path), 0);
+    assert_int_equal(mkfifo(entry->path, 0644), 0);
+    refuse_unloaded(FTK_E_PROVIDER_PATH, "a FIFO");
+    assert_int_equal(unlink(entry->path), 0);
+    make_folder(entry->path, 0755);
+    refuse_unloaded(FTK_E_PROVIDER_PATH, "a folder");
+}
+
+static void refuse_fixture(const char *name, ftk_status wanted, const char *part) {
+    install(name);
+    config.allow_count = 0;
+    allow(name);
+    refuse_unloaded(wanted, part);
+    refuse_unloaded(wanted, format("test.yaml:10: providers.allow: %s: ", name).s);
+}
+
+static void judges_elf(void **state) {
+    (void)state;
+    refuse_fixture("no_note", FTK_E_PROVIDER_IDENTITY, "no freetoken note");
+    refuse_fixture("two_notes", FTK_E_PROVIDER_IDENTITY, "second freetoken note");
+    refuse_fixture("execstack", FTK_E_PROVIDER_ELF, "executable stack");
+    refuse_fixture("textrel", FTK_E_PROVIDER_ELF, "text relocations");
+    refuse_fixture("runpath", FTK_E_PROVIDER_ELF, "DT_RUNPATH");
+    refuse_fixture("rpath", FTK_E_PROVIDER_ELF, "DT_RPATH");
+    refuse_fixture("needs_forbidden", FTK_E_PROVIDER_ELF, "libforbidden.so.1");
+}
+
+/* ---- pins and exchanged files ---- */
+
+static void wrong_digest(void **state) {
+    (void)state;
+    static char zeros[65];
+    char hex[65];
+    install("good");
+    fti_allow *entry = allow("good");
+    pin_to_present_bytes(entry, hex);
+    memset(zeros, '0', 64);
+    entry->sha256 = zeros;
+    refuse_unloaded(FTK_E_PROVIDER_DIGEST, format("found sha256 %s, wanted %s", hex, zeros).s);
+    refuse_unloaded(FTK_E_PROVIDER_DIGEST, "providers allow --update");
+}
+
+static void right_digest(void **state) {
+    (void)state;
+    struct stat st;
+    char hex[65];
+    install("good");
+    pin_to_present_bytes(allow("good"), hex);
+    const fti_provider *p = resolve("testarch");
+    assert_string_equal(p->sha256, hex);
+    assert_int_equal(stat(library("good").s, &st), 0);
+    assert_int_equal(p->inode, st.st_ino);
+    char target[64] = {0};
+    assert_true(readlink(watched.file, target, sizeof target - 1) > 0);
+    assert_non_null(strstr(target, "memfd:"));
+    int fd = atoi(watched.file + strlen("/proc/self/fd/"));
+    assert_int_equal(fcntl(fd, F_GET_SEALS) & 0xf,
+                     F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
+    /* The same bytes at another place are the same provider. */
+    size_t size;
+    unsigned char *bytes = read_file(library("good").s, &size);
+    write_file(in_scratch("copy.so").s, bytes, size, 0644);
+    free(bytes);
+    assert_int_equal(rename(in_scratch("copy.so").s, library("good").s), 0);
+    assert_ptr_equal(resolve("testarch"), p);
+    assert_int_equal(runs_of("good"), 1);
+}
+
+/* Between the checks and the load: as an installer that writes in place. */
+static void write_evil_in_place(void) {
+    copy_fixture("evil", library("good").s);
+}
+
+static void rename_evil_over(void) {
+    copy_fixture("evil", in_scratch("evil.so").s);
+    assert_int_equal(rename(in_scratch("evil.so").s, library("good").s), 0);
+}
+
+static void pin_defeats_writing_in_place(void **state) {
+    (void)state;
+    char hex[65];
+    install("good");
+    pin_to_present_bytes(allow("good"), hex);
+    watched.before = write_evil_in_place;
+    resolve("testarch");
+    assert_int_equal(runs_of("evil"), 0);
+    assert_int_equal(runs_of("good"), 1);
+    watched.before = NULL;
+    config.allow[0].sha256 = hex;
+    refuse_pair("testarch", "gguf", FTK_E_PROVIDER_DIGEST, hex);
+}
+
+/* What a pin is for, and proof that the exchange above really happens. */
+static void without_a_pin_writing_in_place_wins(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    watched.before = write_evil_in_place;
+    resolve("testarch");
+    assert_int_equal(runs_of("evil"), 1);
+    assert_int_equal(runs_of("good"), 0);
+}
+
+static void held_descriptor_defeats_renames(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    watched.before = rename_evil_over;
+    resolve("testarch");
+    assert_int_equal(runs_of("evil"), 0);
+    assert_int_equal(runs_of("good"), 1);
+}
+
+static void a_new_file_is_a_new_load(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    const fti_provider *first = resolve("testarch");
+    rename_evil_over();
+    const fti_provider *second = resolve("testarch");
+    assert_ptr_not_equal(second, first);
+    assert_ptr_not_equal(second->table->match, first->table->match);
+    assert_int_equal(runs_of("good"), 1);
+    assert_int_equal(runs_of("evil"), 1);
+}
+
+static void changed_after_load(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    resolve("testarch");
+    struct timespec times[2] = {{0, UTIME_OMIT}, {1000, 0}};
+    assert_int_equal(utimensat(AT_FDCWD, library("good").s, times, 0), 0);
+    refuse_pair("testarch", "gguf", FTK_E_PROVIDER_LOAD, "start the program again");
+    assert_int_equal(watched.calls, 1);
+}
+
+/* ---- dlopen, entry, table ---- */
+
+static void undefined_symbol(void **state) {
+    (void)state;
+    install("undefined");
+    allow("undefined");
+    size_t descriptors = open_descriptors();
+    ftk_error err = refuse_pair("testarch", "gguf", FTK_E_PROVIDER_LOAD,
+                                "a_function_that_nobody_defines");
+    assert_non_null(strstr(err.message, library("undefined").s));
+    assert_int_equal(watched.calls, 1);
+    assert_int_equal(runs_of("undefined"), 0);
+    assert_int_equal(open_descriptors(), descriptors);
+}
+
+/* Code that is in the process stays, so the second answer comes from the
+ * record. */
+static void refuse_loaded(const char *name, ftk_status wanted, const char *part) {
+    install(name);
+    config.allow_count = 0;
+    allow(name);
+    watched.calls = 0;
+    ftk_error first = refuse_pair("testarch", "gguf", wanted, part);
+    ftk_error second = refuse_pair("testarch", "gguf", wanted, part);
+    assert_string_equal(first.message, second.message);
+    assert_non_null(strstr(first.message, library(name).s));
+    assert_int_equal(watched.calls, 1);
+    assert_int_equal(runs_of(name), 1);
+}
+
+static void judges_entries(void **state) {
+    (void)state;
+    refuse_loaded("no_entry", FTK_E_PROVIDER_ENTRY, FTK_PROVIDER_ENTRY);
+    refuse_loaded("data_entry", FTK_E_PROVIDER_ENTRY, "wanted a function");
+    refuse_loaded("null_entry", FTK_E_PROVIDER_ENTRY, "found NULL");
+    refuse_loaded("moving_entry", FTK_E_PROVIDER_CONTRACT, "second call");
+}
+
+static void entry_of_a_dependency(void **state) {
+    (void)state;
+    void *fake = real_dlopen(FTK_FIXTURES "/fake_rt.so", RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(fake);
+    refuse_loaded("dependency_entry", FTK_E_PROVIDER_ENTRY, "in a library that it needs");
+}
+
+static void judges_tables(void **state) {
+    (void)state;
+    refuse_loaded("small_table", FTK_E_PROVIDER_CONTRACT, "struct_size");
+    refuse_loaded("absurd_table", FTK_E_PROVIDER_CONTRACT, "struct_size 16777216");
+    refuse_loaded("no_identity", FTK_E_PROVIDER_CONTRACT, "no identity");
+    refuse_loaded("table_version", FTK_E_PROVIDER_IDENTITY,
+                  "version: found '1.0.1' in its table, wanted '1.0.0'");
+    refuse_loaded("null_slot", FTK_E_PROVIDER_CONTRACT, "NULL for 'run'");
+    refuse_loaded("needy_last", FTK_E_PROVIDER_CONTRACT, "1 needs in the last variant of 'thing'");
+    refuse_loaded("no_rows", FTK_E_PROVIDER_CONTRACT, "without rows");
+}
+
+static void keeps_no_descriptor_of_what_it_refuses(void **state) {
+    (void)state;
+    char hex[65];
+    install("good");
+    fti_allow *entry = allow("good");
+    pin_to_present_bytes(entry, hex);
+    hex[0] = hex[0] == '0' ? '1' : '0';
+    size_t before = open_descriptors();
+    for (int i = 0; i < 10; i++) {
+        entry->sha256 = hex;
+        refuse_unloaded(FTK_E_PROVIDER_DIGEST, "");
+        entry->sha256 = NULL;
+        refuse_manifest("license", "MIT", FTK_E_PROVIDER_IDENTITY, "");
+        write_manifest("good", (override){NULL, NULL});
+    }
+    assert_int_equal(open_descriptors(), before);
+}
+
+/* ---- check and discover ---- */
+
+static void check_entry(ftk_status wanted, const char *part, bool with_manifest) {
+    ftk_error err = FTK_ERROR_INIT;
+    fti_manifest *manifest = NULL;
+    expect_status(fti_provider_check(&config, config.allow, &manifest, &err), wanted, &err, part);
+    assert_true((manifest != NULL) == with_manifest);
+    fti_manifest_free(manifest);
+    expect_status(fti_provider_check(&config, config.allow, NULL, &err), wanted, &err, part);
+    assert_int_equal(watched.calls, 0);
+}
+
+static void check_never_loads(void **state) {
+    (void)state;
+    char hex[65];
+    install("good");
+    fti_allow *entry = allow("good");
+    size_t descriptors = open_descriptors();
+    check_entry(FTK_OK, "", true);
+    pin_to_present_bytes(entry, hex);
+    check_entry(FTK_OK, "", true);
+    hex[0] = hex[0] == '0' ? '1' : '0';
+    check_entry(FTK_E_PROVIDER_DIGEST, "test.yaml:10: providers.allow: good: ", true);
+    write_manifest("good", (override){"api_level", "7"});
+    check_entry(FTK_E_PROVIDER_LEVEL, "api_level 7", true);
+    write_manifest("good", (override){"license", NULL});
+    check_entry(FTK_E_PROVIDER_MANIFEST, "license", false);
+    assert_int_equal(open_descriptors(), descriptors);
+    assert_int_equal(runs_of("good"), 0);
+}
+
+static void discovers_search_folders(void **state) {
+    (void)state;
+    ftk_error err = FTK_ERROR_INIT;
+    fti_found_provider *found = NULL;
+    size_t count = 0;
+    static char missing[] = "/nonexistent-folder-of-providers";
+    install("second");
+    install("good");
+    install("elsewhere");
+    write_manifest("elsewhere", (override){"license", NULL});
+    make_folder(format("%s/empty", search_folder).s, 0755);
+    make_folder(format("%s/good/deeper", search_folder).s, 0755);
+    write_file(format("%s/good/deeper/deeper.provider.yaml", search_folder).s, "", 0, 0644);
+    write_file(format("%s/top.provider.yaml", search_folder).s, "", 0, 0644);
+    search[1] = missing;
+    config.search_count = 2;
+    const fti_allow *entry = allow("good");
+    expect_status(fti_provider_discover(&config, &found, &count, &err), FTK_OK, &err, "");
+    assert_int_equal(count, 4);
+    assert_string_equal(found[0].manifest_path, provider_file("elsewhere", ".provider.yaml").s);
+    assert_null(found[0].manifest);
+    assert_int_equal(found[0].error.status, FTK_E_PROVIDER_MANIFEST);
+    assert_string_equal(found[1].manifest->name, "good");
+    assert_ptr_equal(found[1].allow, entry);
+    assert_string_equal(found[2].manifest->name, "second");
+    assert_null(found[2].allow);
+    assert_string_equal(found[3].manifest_path, missing);
+    assert_int_equal(found[3].error.status, FTK_E_NOT_FOUND);
+    fti_found_providers_free(found, count);
+    assert_int_equal(watched.calls, 0);
+    config.search_count = 0;
+    expect_status(fti_provider_discover(&config, &found, &count, &err), FTK_OK, &err, "");
+    assert_int_equal(count, 0);
+    fti_found_providers_free(found, count);
+}
+
+static void errors_may_be_unwanted(void **state) {
+    (void)state;
+    const fti_provider *provider = NULL;
+    install("good");
+    fti_allow *entry = allow("good");
+    assert_int_equal(chmod(entry->path, 0666), 0);
+    assert_int_equal(
+        fti_provider_resolve(&config, fti_str("testarch"), fti_str("gguf"), &provider, NULL),
+        FTK_E_PROVIDER_PERMISSION);
+    assert_int_equal(
+        fti_provider_resolve(&config, fti_str("lunar"), fti_str("gguf"), &provider, NULL),
+        FTK_E_PROVIDER_NONE);
+    assert_null(provider);
+}
+
+/* ---- processes of their own ---- */
+
+static void after_fork(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    resolve("testarch");
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        ftk_error err = FTK_ERROR_INIT;
+        const fti_provider *p = NULL;
+        ftk_status s = fti_provider_resolve(&config, fti_str("testarch"), fti_str("gguf"), &p,
+                                            &err);
+        _exit(s == FTK_E_PROVIDER_LOAD && strstr(err.message, "fork") && !p ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* What this program does when started again as a child: 0 as wanted, 77 not
+ * possible here, anything else a failure. */
+static int as_child(const char *what, const char *folder) {
+    ftk_error err = FTK_ERROR_INIT;
+    const fti_provider *p = NULL;
+    snprintf(scratch, sizeof scratch, "%s", folder);
+    snprintf(search_folder, sizeof search_folder, "%s/providers", scratch);
+    config.origin = origin;
+    config.allow = allowed;
+    allow("good");
+    if (strcmp(what, "secure") == 0 && getauxval(AT_SECURE) == 0) return 77;
+    if (strcmp(what, "noproc") == 0 &&
+        (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+         mount("none", "/proc", "tmpfs", 0, NULL) != 0))
+        return 77;
+    struct rlimit limit = {64, 64};
+    if (strcmp(what, "fewfiles") == 0 && setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+    ftk_status status = fti_provider_resolve(&config, fti_str("testarch"), fti_str("gguf"), &p,
+                                             &err);
+    if (strcmp(what, "secure") == 0) return status != FTK_E_PROVIDER_SECURE_EXEC || p;
+    if (strcmp(what, "noproc") == 0)
+        return status != FTK_E_PROVIDER_LOAD || !strstr(err.message, "mount /proc") ||
+               watched.calls;
+    return status != FTK_OK || atoi(watched.file + strlen("/proc/self/fd/")) != 32;
+}
+
+static void expect_child(const char *program, const char *what) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        execl(program, program, "--child", what, scratch, (char *)NULL);
+        _exit(127);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) {
+        print_message("skipped: this system does not let a test arrange '%s'\n", what);
+        skip();
+    }
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void without_proc(void **state) {
+    (void)state;
+    install("good");
+    expect_child("/proc/self/exe", "noproc");
+    assert_int_equal(runs_of("good"), 0);
+}
+
+static void with_few_descriptors(void **state) {
+    (void)state;
+    install("good");
+    expect_child("/proc/self/exe", "fewfiles");
+    assert_int_equal(runs_of("good"), 1);
+}
+
+static void secure_execution(void **state) {
+    (void)state;
+    if (geteuid() != 0) {
+        print_message("skipped: only root can make a program setuid to another user\n");
+        skip();
+    }
+    size_t size;
+    text program = in_scratch("program");
+    install("good");
+    unsigned char *self = read_file("/proc/self/exe", &size);
+    write_file(program.s, self, size, 0755);
+    free(self);
+    assert_int_equal(chown(program.s, STRANGER, 0), 0);
+    assert_int_equal(chmod(program.s, 04755), 0);
+    expect_child(program.s, "secure");
+    assert_int_equal(runs_of("good"), 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, scratch_teardown)
+
+int main(int argc, char **argv) {
+    if (argc == 4 && strcmp(argv[1], "--child") == 0) _exit(as_child(argv[2], argv[3]));
+    const struct CMUnitTest tests[] = {
+        CASE(loads_an_allowed_provider),
+        CASE(loads_once),
+        CASE(sixteen_threads),
+        CASE(sixteen_threads_pinned),
+        CASE(others_stay_unopened),
+        CASE(takes_longer_tables),
+        CASE(nothing_allowed),
+        CASE(another_path_is_allowed),
+        CASE(nobody_claims),
+        CASE(broken_manifests_hide_nothing),
+        CASE(duplicates_need_a_choice),
+        CASE(names_are_allowed_once),
+        CASE(judges_the_manifest),
+        CASE(judges_the_note),
+        CASE(judges_paths),
+        CASE(judges_modes),
+        CASE(judges_owners),
+        CASE(judges_contents),
+        CASE(judges_elf),
+        CASE(wrong_digest),
+        CASE(right_digest),
+        CASE(pin_defeats_writing_in_place),
+        CASE(without_a_pin_writing_in_place_wins),
+        CASE(held_descriptor_defeats_renames),
+        CASE(a_new_file_is_a_new_load),
+        CASE(changed_after_load),
+        CASE(undefined_symbol),
+        CASE(judges_entries),
+        CASE(entry_of_a_dependency),
+        CASE(judges_tables),
+        CASE(keeps_no_descriptor_of_what_it_refuses),
+        CASE(check_never_loads),
+        CASE(discovers_search_folders),
+        CASE(errors_may_be_unwanted),
+        CASE(after_fork),
+        CASE(without_proc),
+        CASE(with_few_descriptors),
+        CASE(secure_execution),
+    };
+    return cmocka_run_group_tests_name("test_loader", tests, NULL, NULL);
+}
