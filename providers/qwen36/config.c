@@ -12,6 +12,13 @@ static ftk_str key_of(const char *suffix, char (*buffer)[96]) {
     return key;
 }
 
+#define CONVERT_AGAIN ": the file is damaged or badly converted, convert the model again"
+
+static ftk_status missing_key(ftk_model *m, const char *key) {
+    return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA, "key '%s' is missing" CONVERT_AGAIN,
+                       key);
+}
+
 /* A required integer; `fallback` >= 0 makes it optional. */
 static ftk_status get_u32(ftk_model *m, const char *suffix, uint32_t min, uint32_t max,
                           int64_t fallback, uint32_t *out) {
@@ -23,9 +30,7 @@ static ftk_status get_u32(ftk_model *m, const char *suffix, uint32_t min, uint32
         return FTK_OK;
     }
     if (status != FTK_E_NOT_FOUND) return status;
-    if (fallback < 0)
-        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA, "metadata key %s is missing",
-                           buffer);
+    if (fallback < 0) return missing_key(m, buffer);
     *out = (uint32_t)fallback;
     return FTK_OK;
 }
@@ -33,17 +38,17 @@ static ftk_status get_u32(ftk_model *m, const char *suffix, uint32_t min, uint32
 static ftk_status get_f64(ftk_model *m, const char *suffix, double min, double max, double *out) {
     char buffer[96];
     ftk_status status = m->reader->get_f64(m->ctx, key_of(suffix, &buffer), out);
-    if (status == FTK_E_NOT_FOUND)
-        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA, "metadata key %s is missing",
-                           buffer);
+    if (status == FTK_E_NOT_FOUND) return missing_key(m, buffer);
     if (status != FTK_OK) return status;
     if (!(*out >= min && *out <= max))
-        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA, "%s is %g, allowed are %g to %g",
-                           buffer, *out, min, max);
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA,
+                           "key '%s': found %g, wanted %g to %g" CONVERT_AGAIN, buffer, *out, min,
+                           max);
     return FTK_OK;
 }
 
-#define REQUIRED (-1)
+#define REQUIRED       (-1)
+#define MAX_VOCABULARY (1u << 24)
 
 static ftk_status shape_keys(ftk_model *m) {
     qwen36_config *c = &m->config;
@@ -60,10 +65,10 @@ static ftk_status shape_keys(ftk_model *m) {
         {"embedding_length", 16, 1u << 16, REQUIRED, &c->hidden},
         {"attention.head_count", 1, 1024, REQUIRED, &c->heads},
         {"attention.head_count_kv", 1, 1024, REQUIRED, &c->kv_heads},
-        {"attention.key_length", 16, 1024, REQUIRED, &c->head_dim},
-        {"attention.value_length", 16, 1024, REQUIRED, &value_dim},
-        {"rope.dimension_count", 2, 1024, REQUIRED, &c->rotary_dim},
-        {"expert_count", 1, 4096, REQUIRED, &c->experts},
+        {"attention.key_length", 16, 512, REQUIRED, &c->head_dim},
+        {"attention.value_length", 16, 512, REQUIRED, &value_dim},
+        {"rope.dimension_count", 2, 512, REQUIRED, &c->rotary_dim},
+        {"expert_count", 1, 1024, REQUIRED, &c->experts},
         {"expert_used_count", 1, 256, REQUIRED, &c->used_experts},
         {"expert_feed_forward_length", 16, 1u << 16, REQUIRED, &c->expert_ff},
         {"expert_shared_feed_forward_length", 16, 1u << 16, REQUIRED, &c->shared_ff},
@@ -80,11 +85,13 @@ static ftk_status shape_keys(ftk_model *m) {
     }
     if (value_dim != c->head_dim)
         return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA,
-                           PREFIX "attention.value_length is %u, wanted the key length %u",
+                           "key '" PREFIX "attention.value_length': found %u, wanted %u, the "
+                           "key length" CONVERT_AGAIN,
                            value_dim, c->head_dim);
     if (inner != c->value_heads * c->state_dim)
         return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA,
-                           PREFIX "ssm.inner_size is %u, wanted time_step_rank x state_size = %u",
+                           "key '" PREFIX "ssm.inner_size': found %u, wanted %u, which is "
+                           "time_step_rank x state_size" CONVERT_AGAIN,
                            inner, c->value_heads * c->state_dim);
     return FTK_OK;
 }
@@ -92,24 +99,32 @@ static ftk_status shape_keys(ftk_model *m) {
 /* Relations between the numbers that the forward pass relies on. */
 static ftk_status check_relations(ftk_model *m) {
     qwen36_config *c = &m->config;
-    const char *broken = NULL;
-    if (c->mtp_blocks >= c->layers)
-        broken = "nextn_predict_layers must be below block_count";
-    else if (c->heads % c->kv_heads)
-        broken = "attention.head_count must be a multiple of head_count_kv";
-    else if (c->value_heads % c->key_heads)
-        broken = "ssm.time_step_rank must be a multiple of group_count";
-    else if (c->state_dim % 16)
-        broken = "ssm.state_size must be a multiple of 16";
-    else if (c->head_dim % 16)
-        broken = "attention.key_length must be a multiple of 16";
-    else if (c->rotary_dim % 2 || c->rotary_dim > c->head_dim)
-        broken = "rope.dimension_count must be even and at most attention.key_length";
-    else if (c->used_experts > c->experts)
-        broken = "expert_used_count must not exceed expert_count";
-    if (broken)
-        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA,
-                           "contradiction in metadata: " PREFIX "%s", broken);
+    const struct {
+        const char *key;
+        const char *wanted;
+        uint32_t found;
+        uint32_t limit;
+        bool broken;
+    } rules[] = {
+        {"nextn_predict_layers", "less than block_count", c->mtp_blocks, c->layers,
+         c->mtp_blocks >= c->layers},
+        {"attention.head_count", "a multiple of attention.head_count_kv", c->heads, c->kv_heads,
+         c->heads % c->kv_heads != 0},
+        {"ssm.time_step_rank", "a multiple of ssm.group_count", c->value_heads, c->key_heads,
+         c->value_heads % c->key_heads != 0},
+        {"ssm.state_size", "a multiple of", c->state_dim, 16, c->state_dim % 16 != 0},
+        {"attention.key_length", "a multiple of", c->head_dim, 16, c->head_dim % 16 != 0},
+        {"rope.dimension_count", "a multiple of", c->rotary_dim, 2, c->rotary_dim % 2 != 0},
+        {"rope.dimension_count", "at most attention.key_length", c->rotary_dim, c->head_dim,
+         c->rotary_dim > c->head_dim},
+        {"expert_used_count", "at most expert_count", c->used_experts, c->experts,
+         c->used_experts > c->experts},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].broken)
+            return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA,
+                               "key '" PREFIX "%s': found %u, wanted %s %u" CONVERT_AGAIN,
+                               rules[i].key, rules[i].found, rules[i].wanted, rules[i].limit);
     c->conv_channels = (2 * c->key_heads + c->value_heads) * c->state_dim;
     c->layers -= c->mtp_blocks;
     if (c->mtp_blocks > 0)
@@ -133,8 +148,9 @@ static ftk_status scaling_keys(ftk_model *m) {
     if (status == FTK_OK && !(scaling.size == 4 && memcmp(scaling.data, "none", 4) == 0))
         return qwen36_fail(
             m->host, m->ctx, FTK_E_CKPT_METADATA,
-            "%s is '%.*s': scaled rotary embeddings are not supported, use a file without", buffer,
-            (int)(scaling.size > 32 ? 32 : scaling.size), scaling.data);
+            "key '%s': found '%.*s', wanted 'none': scaled rotary embeddings are not supported, "
+            "use a file without",
+            buffer, (int)(scaling.size > 32 ? 32 : scaling.size), scaling.data);
     if (status != FTK_OK && status != FTK_E_NOT_FOUND) return status;
 
     uint32_t reordered = 1;
@@ -165,9 +181,10 @@ static ftk_status layer_kinds(ftk_model *m) {
     if (status != FTK_OK && status != FTK_E_NOT_FOUND) return status;
     bool by_list = status == FTK_OK;
     if (by_list && listed < m->config.layers)
-        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA,
-                           "%s has %llu entries for %u layers", buffer, (unsigned long long)listed,
-                           m->config.layers);
+        return qwen36_fail(
+            m->host, m->ctx, FTK_E_CKPT_METADATA,
+            "key '%s': found %llu entries, wanted one for each of %u layers" CONVERT_AGAIN, buffer,
+            (unsigned long long)listed, m->config.layers);
     for (uint32_t i = 0; i < m->config.layers; i++) {
         int64_t linear = (i + 1) % interval != 0;
         if (by_list) {
@@ -179,8 +196,10 @@ static ftk_status layer_kinds(ftk_model *m) {
         if (m->layers[i].linear ? attention && !ssm : ssm && !attention)
             return qwen36_fail(
                 m->host, m->ctx, FTK_E_CKPT_TENSOR,
-                "layer %u is a %s layer by metadata but has the tensors of the other kind", i,
-                linear ? "linear-attention" : "full-attention");
+                "layer %u: found the tensors of %s, wanted those of %s, which is what the metadata "
+                "(full_attention_interval, attention.recurrent_layers) makes of it" CONVERT_AGAIN,
+                i, linear ? "full attention" : "linear attention",
+                linear ? "linear attention" : "full attention");
         uint64_t *count = m->layers[i].linear ? &m->linear_count : &m->kv_layer_count;
         m->layers[i].cache = (uint32_t)(*count)++;
     }
@@ -195,11 +214,13 @@ static ftk_status end_tokens(ftk_model *m) {
     ftk_str tokens = qwen36_str("tokenizer.ggml.tokens");
     uint64_t id, vocabulary;
     ftk_status status = m->reader->array_size(m->ctx, tokens, &vocabulary);
-    if (status == FTK_E_NOT_FOUND ||
-        (status == FTK_OK && (vocabulary == 0 || vocabulary > 1u << 24)))
+    if (status == FTK_E_NOT_FOUND) vocabulary = 0;
+    if (status != FTK_OK && status != FTK_E_NOT_FOUND) return status;
+    if (vocabulary == 0 || vocabulary > MAX_VOCABULARY)
         return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TOKENIZER,
-                           "tokenizer.ggml.tokens is missing, empty or too long");
-    if (status != FTK_OK) return status;
+                           "key 'tokenizer.ggml.tokens': found %llu tokens, wanted 1 to %u: "
+                           "convert the model again, with its tokenizer",
+                           (unsigned long long)vocabulary, MAX_VOCABULARY);
     m->config.vocabulary = (uint32_t)vocabulary;
     status = m->reader->get_u64(m->ctx, qwen36_str("tokenizer.ggml.eos_token_id"), 0,
                                 vocabulary - 1, &id);
@@ -224,13 +245,14 @@ static ftk_status check_pretokenizer(ftk_model *m) {
     if (status == FTK_E_NOT_FOUND)
         return qwen36_fail(
             m->host, m->ctx, FTK_E_CKPT_TOKENIZER,
-            "tokenizer.ggml.pre is missing, wanted 'qwen35': the file was converted without "
+            "key 'tokenizer.ggml.pre' is missing, wanted 'qwen35': the file was converted without "
             "the name of its pre-tokenizer, convert it again");
     if (status != FTK_OK) return status;
     if (pre.size != 6 || memcmp(pre.data, "qwen35", 6) != 0)
         return qwen36_fail(
             m->host, m->ctx, FTK_E_CKPT_TOKENIZER,
-            "tokenizer.ggml.pre is '%.*s', wanted 'qwen35': text would be split wrongly",
+            "key 'tokenizer.ggml.pre': found '%.*s', wanted 'qwen35': text would be split wrongly, "
+            "convert the model again",
             (int)(pre.size > 32 ? 32 : pre.size), pre.data);
     return FTK_OK;
 }

@@ -63,16 +63,31 @@ static const char *const bank_part[B_COUNT] = {"gate", "up", "down"};
 static ftk_status find(ftk_model *m, const char *name, uint64_t *index, ftk_tensor_info *info) {
     ftk_str s = qwen36_str(name);
     if (m->reader->find_tensor(m->ctx, s, index) != FTK_OK)
-        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TENSOR, "tensor %s is missing", name);
-    info->struct_size = (uint32_t)sizeof *info;
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TENSOR,
+                           "tensor '%s' is missing: the file is incomplete or badly converted, "
+                           "fetch or convert it again",
+                           name);
     return m->reader->tensor(m->ctx, *index, info);
+}
+
+static const char *type_name(uint32_t type) {
+    switch (type) {
+    case FTK_TYPE_F16: return "F16";
+    case FTK_TYPE_BF16: return "BF16";
+    case FTK_TYPE_Q8_0: return "Q8_0";
+    case FTK_TYPE_Q4_K: return "Q4_K";
+    case FTK_TYPE_Q5_K: return "Q5_K";
+    case FTK_TYPE_Q6_K: return "Q6_K";
+    default: return "other";
+    }
 }
 
 static ftk_status check_shape(ftk_model *m, const char *name, const ftk_tensor_info *t, uint64_t d0,
                               uint64_t d1, uint64_t d2) {
     if (t->dims[0] == d0 && t->dims[1] == d1 && t->dims[2] == d2 && t->dims[3] == 1) return FTK_OK;
     return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TENSOR,
-                       "tensor %s has shape {%llu, %llu, %llu, %llu}, wanted {%llu, %llu, %llu, 1}",
+                       "tensor '%s' has shape {%llu, %llu, %llu, %llu}, wanted {%llu, %llu, %llu, "
+                       "1} by the metadata: convert the model again",
                        name, (unsigned long long)t->dims[0], (unsigned long long)t->dims[1],
                        (unsigned long long)t->dims[2], (unsigned long long)t->dims[3],
                        (unsigned long long)d0, (unsigned long long)d1, (unsigned long long)d2);
@@ -81,13 +96,15 @@ static ftk_status check_shape(ftk_model *m, const char *name, const ftk_tensor_i
 /* Adds the tensor `name` to the plan. */
 static ftk_status plan_tensor(ftk_model *m, const char *name, const spec *s, uint64_t *slot) {
     uint64_t index;
-    ftk_tensor_info info;
+    ftk_tensor_info info = {.struct_size = (uint32_t)sizeof info};
     ftk_status status = find(m, name, &index, &info);
     if (status == FTK_OK) status = check_shape(m, name, &info, s->cols, s->rows, 1);
     if (status != FTK_OK) return status;
     if (s->f32 && info.type != FTK_TYPE_F32)
-        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TYPE, "tensor %s has type %u, wanted F32",
-                           name, info.type);
+        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TYPE,
+                           "tensor '%s' has type %s (%u), wanted F32: quantise the model again and "
+                           "leave such tensors as they are",
+                           name, type_name(info.type), info.type);
     uint64_t at = m->tensor_count++;
     snprintf(m->names[at], sizeof m->names[at], "%s", name);
     m->tensors[at] = (ftk_tensor_plan){.name = qwen36_str(m->names[at]),
@@ -107,7 +124,7 @@ static ftk_status plan_bank(ftk_model *m, uint32_t layer, int part) {
     uint64_t rows = part == B_DOWN ? c->hidden : c->expert_ff;
     uint64_t cols = part == B_DOWN ? c->expert_ff : c->hidden;
     uint64_t index;
-    ftk_tensor_info info;
+    ftk_tensor_info info = {.struct_size = (uint32_t)sizeof info};
     ftk_status status = find(m, name, &index, &info);
     if (status == FTK_OK) status = check_shape(m, name, &info, cols, rows, c->experts);
     if (status != FTK_OK) return status;
@@ -168,15 +185,15 @@ static ftk_status plan_globals(ftk_model *m) {
     return FTK_OK;
 }
 
-static ftk_status format_of(ftk_model *m, uint32_t type, uint32_t *formats) {
+/* A type that no operator reads adds nothing: the core refuses the plan for it,
+ * with the type's name. */
+static uint32_t format_of(ftk_model *m, uint32_t type) {
     uint32_t format;
-    ftk_status status = m->ops->activation_format(type, &format);
-    if (status == FTK_OK) *formats |= format;
-    return status;
+    return m->ops->activation_format(type, &format) == FTK_OK ? format : 0;
 }
 
 /* Which activation formats the readers of each intermediate ask for. */
-static ftk_status plan_formats(ftk_model *m, qwen36_layer *l) {
+static void plan_formats(ftk_model *m, qwen36_layer *l) {
     const struct {
         uint32_t *formats;
         int tensor;
@@ -192,24 +209,11 @@ static ftk_status plan_formats(ftk_model *m, qwen36_layer *l) {
         {&l->moe_formats, T_SHARED_UP},
         {&l->shared_formats, T_SHARED_DOWN},
     };
-    for (size_t i = 0; i < sizeof dense / sizeof *dense; i++) {
-        const ftk_tensor_plan *t = &m->tensors[l->plan[dense[i].tensor]];
-        ftk_status status = format_of(m, t->type, dense[i].formats);
-        if (status != FTK_OK)
-            return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TYPE,
-                               "tensor %.*s has type %u: no operator reads it", (int)t->name.size,
-                               t->name.data, t->type);
-    }
-    for (int part = 0; part < B_COUNT; part++) {
-        const ftk_bank_part *b = &m->bank_parts[l->bank[part]];
-        ftk_status status = format_of(m, b->type,
-                                      part == B_DOWN ? &l->expert_formats : &l->moe_formats);
-        if (status != FTK_OK)
-            return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TYPE,
-                               "tensor blk.%u.%s has type %u: no operator reads it", b->layer,
-                               bank_suffix[part], b->type);
-    }
-    return FTK_OK;
+    for (size_t i = 0; i < sizeof dense / sizeof *dense; i++)
+        *dense[i].formats |= format_of(m, m->tensors[l->plan[dense[i].tensor]].type);
+    for (int part = 0; part < B_COUNT; part++)
+        *(part == B_DOWN ? &l->expert_formats
+                         : &l->moe_formats) |= format_of(m, m->bank_parts[l->bank[part]].type);
 }
 
 /* Tensors that nothing here reads are fine (vision, MTP, scales), but are said. */
@@ -238,14 +242,10 @@ ftk_status qwen36_plan_weights(ftk_model *m, ftk_plan *plan) {
     if (status == FTK_OK) status = plan_globals(m);
     for (uint32_t i = 0; status == FTK_OK && i < m->config.layers; i++) {
         status = plan_layer(m, i);
-        if (status == FTK_OK) status = plan_formats(m, &m->layers[i]);
+        if (status == FTK_OK) plan_formats(m, &m->layers[i]);
     }
     if (status != FTK_OK) return status;
-    const ftk_tensor_plan *output = &m->tensors[m->global[G_OUTPUT]];
-    status = format_of(m, output->type, &m->output_format);
-    if (status != FTK_OK)
-        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TYPE,
-                           "the output matrix has type %u: no operator reads it", output->type);
+    m->output_format = format_of(m, m->tensors[m->global[G_OUTPUT]].type);
     note_unused(m);
 
     plan->tensor_stride = (uint32_t)sizeof *m->tensors;

@@ -39,7 +39,7 @@ ftk_status fti_no_memory(ftk_error *err, uint64_t bytes, const char *what);
         if (fti_try_status_ != FTK_OK) return fti_try_status_;                                     \
     } while (0)
 
-/* ---- checked arithmetic: false on overflow, result untouched ---- */
+/* ---- checked arithmetic: false on overflow, the result is then undefined ---- */
 static inline bool fti_add_u64(uint64_t a, uint64_t b, uint64_t *sum) {
     return !__builtin_add_overflow(a, b, sum);
 }

@@ -24,14 +24,19 @@ static ftk_status open_checkpoint(const opening *o, ftk_error *err) {
 static ftk_status open_backend(const opening *o, ftk_error *err) {
     if (o->config->backend == FTI_BACKEND_CUDA || o->config->backend == FTI_BACKEND_HIP)
         return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE,
-                        "backend.kind is %s, which this build does not have: use cpu or auto",
-                        o->config->backend == FTI_BACKEND_CUDA ? "cuda" : "hip");
+                        "%s: backend.kind is %s, which this build does not have: use cpu or auto",
+                        o->config->origin, o->config->backend == FTI_BACKEND_CUDA ? "cuda" : "hip");
     const fti_backend_options options = {.threads = o->config->threads,
                                          .kernel_mask = o->config->kernel_mask,
                                          .float_numerics = o->config->numerics ==
                                                            FTI_NUMERICS_FLOAT};
     ftk_engine *e = o->e;
-    FTI_TRY(fti_cpu_backend_create(&options, &e->backend, err));
+    ftk_error inner = FTK_ERROR_INIT;
+    ftk_status status = fti_cpu_backend_create(&options, &e->backend, &inner);
+    /* What the backend takes for a wrong argument is the operator's setting. */
+    if (status != FTK_OK)
+        return fti_fail(err, status == FTK_E_ARGUMENT ? FTK_E_CONFIG_VALUE : status, "%s: %s",
+                        o->config->origin, inner.message);
     int64_t threads = 0;
     e->backend->ops->capability(e->backend, fti_str("cpu.threads"), &threads);
     e->threads = (uint32_t)threads;

@@ -4,12 +4,14 @@
  * given, and copies what it keeps.
  */
 #include "core/engine.h"
+#include "core/gguf.h"
 
 /* ---- reports ---- */
 
 void fti_ctx_begin(ftk_core_ctx *ctx) {
     ctx->report.status = FTK_OK;
     ctx->report.message[0] = 0;
+    ctx->report_names_file = false;
 }
 
 ftk_status fti_ctx_end(ftk_core_ctx *ctx, ftk_status status, const char *call, ftk_error *err) {
@@ -19,11 +21,14 @@ ftk_status fti_ctx_end(ftk_core_ctx *ctx, ftk_status status, const char *call, f
     if (status > 0)
         return fti_fail(err, FTK_E_PROVIDER_CONTRACT,
                         "provider %s: %s returned the positive status %d", name, call, status);
+    const fti_checkpoint *checkpoint = ctx->engine->checkpoint;
     if (ctx->report.message[0] == 0)
-        return fti_fail(err, status, "provider %s: %s failed: %s", name, call,
-                        ftk_status_text(status));
-    return fti_fail(err, status, "%s: %s (provider %s, %s)",
-                    fti_checkpoint_path(ctx->engine->checkpoint), ctx->report.message, name, call);
+        return fti_checkpoint_fail(checkpoint, err, status, "provider %s: %s failed: %s", name,
+                                   call, ftk_status_text(status));
+    if (ctx->report_names_file)
+        return fti_fail(err, status, "%s (provider %s, %s)", ctx->report.message, name, call);
+    return fti_checkpoint_fail(checkpoint, err, status, "%s (provider %s, %s)", ctx->report.message,
+                               name, call);
 }
 
 void fti_ctx_note(ftk_core_ctx *ctx, ftk_str text) {
@@ -34,10 +39,12 @@ void fti_ctx_note(ftk_core_ctx *ctx, ftk_str text) {
 }
 
 static void host_report(ftk_core_ctx *ctx, int32_t severity, ftk_status status, ftk_str message) {
-    if (severity >= FTK_SEVERITY_ERROR)
+    if (severity >= FTK_SEVERITY_ERROR) {
         fti_fail(&ctx->report, status, "%.*s", FTI_STR_ARGS(message));
-    else if (severity >= FTK_SEVERITY_INFO)
+        ctx->report_names_file = false;
+    } else if (severity >= FTK_SEVERITY_INFO) {
         fti_ctx_note(ctx, message);
+    }
 }
 
 /* ---- memory and capabilities ---- */
@@ -61,37 +68,39 @@ static ftk_status host_capability(ftk_core_ctx *ctx, ftk_str name, int64_t *valu
 /* ---- "checkpoint_reader" ---- */
 
 /* Getters write their message into the report, so that a provider may simply
- * return the status. */
-static ftk_error *report_of(ftk_core_ctx *ctx) {
-    return &ctx->report;
+ * return the status. The checkpoint's messages begin with its path. */
+static ftk_status said(ftk_core_ctx *ctx, ftk_status status) {
+    if (status != FTK_OK && status != FTK_E_NOT_FOUND) ctx->report_names_file = true;
+    return status;
 }
 
 static ftk_status reader_u64(ftk_core_ctx *ctx, ftk_str key, uint64_t min, uint64_t max,
                              uint64_t *value) {
-    return fti_meta_get_u64(ctx->engine->checkpoint, key, min, max, value, report_of(ctx));
+    return said(ctx, fti_meta_get_u64(ctx->engine->checkpoint, key, min, max, value, &ctx->report));
 }
 
 static ftk_status reader_f64(ftk_core_ctx *ctx, ftk_str key, double *value) {
-    return fti_meta_get_f64(ctx->engine->checkpoint, key, value, report_of(ctx));
+    return said(ctx, fti_meta_get_f64(ctx->engine->checkpoint, key, value, &ctx->report));
 }
 
 static ftk_status reader_bool(ftk_core_ctx *ctx, ftk_str key, uint32_t *value) {
     bool b;
-    ftk_status status = fti_meta_get_bool(ctx->engine->checkpoint, key, &b, report_of(ctx));
+    ftk_status status = said(ctx,
+                             fti_meta_get_bool(ctx->engine->checkpoint, key, &b, &ctx->report));
     if (status == FTK_OK) *value = b;
     return status;
 }
 
 static ftk_status reader_str(ftk_core_ctx *ctx, ftk_str key, ftk_str *value) {
-    return fti_meta_get_str(ctx->engine->checkpoint, key, value, report_of(ctx));
+    return said(ctx, fti_meta_get_str(ctx->engine->checkpoint, key, value, &ctx->report));
 }
 
 static ftk_status reader_array_size(ftk_core_ctx *ctx, ftk_str key, uint64_t *size) {
-    return fti_meta_get_count(ctx->engine->checkpoint, key, size, report_of(ctx));
+    return said(ctx, fti_meta_get_count(ctx->engine->checkpoint, key, size, &ctx->report));
 }
 
 static ftk_status reader_array_i64(ftk_core_ctx *ctx, ftk_str key, uint64_t index, int64_t *value) {
-    return fti_meta_get_i64_at(ctx->engine->checkpoint, key, index, value, report_of(ctx));
+    return said(ctx, fti_meta_get_i64_at(ctx->engine->checkpoint, key, index, value, &ctx->report));
 }
 
 /* Walks the stored strings: the reader has checked that they lie in the file. */
@@ -100,8 +109,9 @@ static ftk_status reader_array_find_str(ftk_core_ctx *ctx, ftk_str key, ftk_str 
     const fti_meta *meta = fti_checkpoint_find_meta(ctx->engine->checkpoint, key);
     if (!meta) return FTK_E_NOT_FOUND;
     if (meta->type != FTI_META_ARRAY || meta->element_type != FTI_META_STRING)
-        return fti_fail(report_of(ctx), FTK_E_CKPT_METADATA,
-                        "metadata key %.*s is not an array of strings", FTI_STR_ARGS(key));
+        return said(ctx, fti_checkpoint_fail(
+                             ctx->engine->checkpoint, &ctx->report, FTK_E_CKPT_METADATA,
+                             "key '%s': found no array of STRING, wanted one", fti_show(key).text));
     const uint8_t *at = meta->data;
     for (uint64_t i = 0; i < meta->count; i++) {
         uint64_t size;

@@ -4,6 +4,7 @@
  * can read in place stay mapped, only the rest is copied.
  */
 #include "core/engine.h"
+#include "core/gguf.h"
 
 /* Mapped weights must begin at a multiple of this; GGUF's default is 32. */
 #define WEIGHT_ALIGN 32u
@@ -51,10 +52,10 @@ static bool lies_inside(uint64_t offset, uint64_t rows, uint64_t row_bytes, uint
 static ftk_status operator_reads(const ftk_engine *e, ftk_str name, uint32_t type, ftk_error *err) {
     uint32_t format;
     if (e->backend->operators->activation_format(type, &format) == FTK_OK) return FTK_OK;
-    return fti_fail(err, FTK_E_CKPT_TYPE,
-                    "%s: tensor %.*s has type %s, which the %s backend does not read",
-                    fti_checkpoint_path(e->checkpoint), FTI_STR_ARGS(name), fti_type_name(type),
-                    e->backend->ops->name);
+    return fti_checkpoint_fail(e->checkpoint, err, FTK_E_CKPT_TYPE,
+                               "tensor '%s' has type %s, which the %s backend does not read: use "
+                               "a file quantised to another type, such as Q4_K",
+                               fti_show(name).text, fti_type_name(type), e->backend->ops->name);
 }
 
 static ftk_status check_tensor(const ftk_engine *e, const ftk_tensor_plan *t, ftk_error *err) {
@@ -204,7 +205,10 @@ ftk_status fti_plan_memory(ftk_engine *e, const struct ftk_config *config, ftk_e
     lay_ids(b);
     r.step_buffers = b->id_count * sizeof(int32_t) +
                      (uint64_t)b->logit_rows * e->info.vocabulary * sizeof(float);
-    return fti_budget_plan(&r, &e->budget, err);
+    ftk_error inner = FTK_ERROR_INIT;
+    ftk_status status = fti_budget_plan(&r, &e->budget, &inner);
+    if (status == FTK_OK) return FTK_OK;
+    return fti_checkpoint_fail(e->checkpoint, err, status, "%s", inner.message);
 }
 
 /* ---- allocation ---- */

@@ -273,6 +273,8 @@ ftk_status ftk_generate(ftk_engine *engine, const int32_t *prompt, size_t count,
     if (!engine || !options)
         return fti_fail(err, FTK_E_ARGUMENT, "engine and options must not be NULL");
     FTI_TRY(check_sizes(options->struct_size, sizeof *options, "ftk_generate_options", err));
+    FTI_TRY(
+        check_sizes(options->sampling.struct_size, sizeof options->sampling, "ftk_sampling", err));
     if (result)
         FTI_TRY(check_sizes(result->struct_size, sizeof *result, "ftk_generate_result", err));
     FTI_TRY(check_ids(engine, prompt, count, err));

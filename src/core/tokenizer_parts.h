@@ -1,8 +1,8 @@
 /*
- * tokenizer_parts.h: the two halves behind tokenizer.c. The splitter (
- * pretokenizer.c) cuts text into pieces with the provider's pattern; BPE (bpe.c)
- * turns the bytes of one piece into ids. Both are immutable once created; what a
- * call changes lives in a work area of that call.
+ * tokenizer_parts.h: the two halves behind tokenizer.c. The splitter, in
+ * pretokenizer.c, cuts text into pieces with the provider's pattern; BPE, in
+ * bpe.c, turns the bytes of one piece into ids. Both are immutable once created;
+ * what a call changes lives in a work area of that call.
  */
 #ifndef FTI_TOKENIZER_PARTS_H
 #define FTI_TOKENIZER_PARTS_H

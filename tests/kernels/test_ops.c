@@ -81,7 +81,8 @@ static void rope_case(rig *r, uint32_t dim, double theta, uint32_t heads) {
     assert_int_equal(r->op->rope(r->stream, &op), FTK_OK);
     for (uint32_t i = 0; i < ROWS * heads; i++) {
         uint64_t at = i / heads * stride + i % heads * HEAD;
-        double position = positions[i / heads];
+        int32_t turn = positions[i / heads];
+        double position = (double)turn;
         for (uint32_t j = 0; j < dim / 2; j++) {
             double angle = position * pow(theta, -2.0 * j / dim);
             double u = before[at + j];
@@ -223,39 +224,40 @@ static void route(void **state) {
 
 /* ---- element by element ---- */
 
+static void swiglu_case(rig *r, uint32_t n) {
+    enum { ROWS = 70, STRIDE = 515 };
+    static float gate[ROWS * STRIDE];
+    static float up[ROWS * STRIDE];
+    uint64_t seed = n;
+    guarded g;
+    float *y = guarded_floats(&g, ROWS * STRIDE);
+    rnd_floats(&seed, gate, ROWS * STRIDE);
+    rnd_floats(&seed, up, ROWS * STRIDE);
+    for (size_t k = 0; k < ROWS * STRIDE; k += 3) gate[k] *= 60;
+    ftk_op_swiglu op = {gate, up, y, STRIDE, STRIDE, STRIDE, ROWS, n};
+    assert_int_equal(r->op->swiglu(r->stream, &op), FTK_OK);
+    for (size_t k = 0; k < ROWS * STRIDE; k++) {
+        if (k % STRIDE >= n) {
+            assert_int_equal(bits_of(y[k]), 0xa5a5a5a5u);
+            continue;
+        }
+        double exact = (double)gate[k] / (1 + exp(-(double)gate[k])) * (double)up[k];
+        assert_near(y[k], exact, fabs(exact) * 5e-7 + 1e-37, "swiglu");
+        assert_true(same_float(y[k], ftk_silu(gate[k]) * up[k]));
+    }
+    op.y = gate;
+    assert_int_equal(r->op->swiglu(r->stream, &op), FTK_OK);
+    for (size_t row = 0; row < ROWS; row++)
+        assert_same_floats(gate + row * STRIDE, y + row * STRIDE, n, "swiglu in place");
+    guarded_free(&g);
+}
+
 static void swiglu(void **state) {
     (void)state;
     static const uint32_t sizes[] = {1, 63, 64, 65, 512};
     for (size_t s = 0; s < COUNT(setups); s++) {
         rig r = rig_open(s);
-        for (size_t i = 0; i < COUNT(sizes); i++) {
-            uint32_t n = sizes[i];
-            uint64_t seed = n;
-            uint64_t stride = n + 3;
-            float gate[70 * 515];
-            float up[70 * 515];
-            guarded g;
-            float *y = guarded_floats(&g, 70 * stride);
-            rnd_floats(&seed, gate, 70 * stride);
-            rnd_floats(&seed, up, 70 * stride);
-            for (uint64_t k = 0; k < 70 * stride; k += 3) gate[k] *= 60;
-            ftk_op_swiglu op = {gate, up, y, stride, stride, stride, 70, n};
-            assert_int_equal(r.op->swiglu(r.stream, &op), FTK_OK);
-            for (uint64_t k = 0; k < 70 * stride; k++) {
-                if (k % stride >= n) {
-                    assert_int_equal(bits_of(y[k]), 0xa5a5a5a5u);
-                    continue;
-                }
-                double exact = (double)gate[k] / (1 + exp(-(double)gate[k])) * (double)up[k];
-                assert_near(y[k], exact, fabs(exact) * 5e-7 + 1e-37, "swiglu");
-                assert_true(same_float(y[k], ftk_silu(gate[k]) * up[k]));
-            }
-            op.y = gate;
-            assert_int_equal(r.op->swiglu(r.stream, &op), FTK_OK);
-            for (uint32_t row = 0; row < 70; row++)
-                assert_same_floats(gate + row * stride, y + row * stride, n, "swiglu in place");
-            guarded_free(&g);
-        }
+        for (size_t i = 0; i < COUNT(sizes); i++) swiglu_case(&r, sizes[i]);
         rig_close(&r);
     }
 }
@@ -524,7 +526,7 @@ static void attention_case(rig *r, world *w, uint32_t first_row, uint32_t rows) 
     uint64_t head_stride = s->key_dim + 3;
     uint64_t q_stride = s->heads * head_stride;
     uint64_t o_stride = (uint64_t)s->heads * s->value_dim + 5;
-    float *q = malloc(ROWS * q_stride * sizeof *q);
+    float *q = malloc((ROWS * q_stride + 1) * sizeof *q);
     float wanted[256];
     guarded g;
     float *o = guarded_floats(&g, rows * o_stride);

@@ -126,9 +126,19 @@ static void q8_0_vector(void **state) {
 
 /* ---- the quantize operator ---- */
 
-static const char *const kinds[] = {"random",   "wide",     "zero",      "negative zero",
-                                    "denormal", "tiny",     "at 2^-100", "ties",
-                                    "largest",  "infinity", "nan",       "one spike"};
+static const char *const kinds[] = {"random", "wide",      "zero",     "negative zero", "denormal",
+                                    "tiny",   "at 2^-100", "ties",     "largest",       "infinity",
+                                    "nan",    "one spike", "near ties"};
+
+/* Values whose last bits decide how they round: x * (1 / d) and x / d differ. */
+static float near_tie(size_t i, uint64_t *seed) {
+    const float max = 1.0f + 0.001f * (float)(i / 4096 % 500);
+    if (i % 32 == 0) return max;
+    float d = max / 127.0f;
+    float tie = d * ((float)rnd_below(seed, 127) + 0.5f);
+    uint32_t shift = rnd_below(seed, 3);
+    return shift == 0 ? tie : nextafterf(tie, shift == 1 ? 0.0f : 2.0f);
+}
 
 static void fill_kind(size_t kind, float *x, size_t n, uint64_t *seed) {
     for (size_t i = 0; i < n; i++) {
@@ -145,6 +155,7 @@ static void fill_kind(size_t kind, float *x, size_t n, uint64_t *seed) {
         case 9: u = i % 300 == 100 ? -INFINITY : u; break;
         case 10: u = i % 300 == 31 ? from_bits(0x7f800001u) : u; break;
         case 11: u = i % 64 == 63 ? 1e20f : u; break;
+        case 12: u = near_tie(i, seed); break;
         default: break;
         }
         x[i] = u;

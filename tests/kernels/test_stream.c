@@ -44,26 +44,31 @@ static ftk_status launch(rig *r, ftk_stream *s, const affine *args, uint64_t ite
 
 /* ---- memory ---- */
 
-static void memory_is_zeroed_aligned_and_accounted(void **state) {
-    (void)state;
-    static const uint64_t sizes[] = {0, 1, 64, 4097, 1048575, 1048576, 5000001};
-    void *blocks[COUNT(sizes)];
-    rig r = rig_open(0);
+static void fill_and_release(rig *r, const uint64_t *sizes, size_t count) {
+    void *blocks[16];
     uint64_t used = 0;
-    for (size_t i = 0; i < COUNT(sizes); i++) {
-        assert_int_equal(ops(&r)->alloc(r.backend, sizes[i], "a test", &blocks[i], NULL), FTK_OK);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(ops(r)->alloc(r->backend, sizes[i], "a test", &blocks[i], NULL), FTK_OK);
         assert_non_null(blocks[i]);
         assert_int_equal((uintptr_t)blocks[i] % 64, 0);
         for (uint64_t k = 0; k < sizes[i]; k++) assert_int_equal(((uint8_t *)blocks[i])[k], 0);
         memset(blocks[i], 0xff, sizes[i]);
         used += sizes[i];
-        assert_int_equal(ops(&r)->memory_used(r.backend), used);
+        assert_int_equal(ops(r)->memory_used(r->backend), used);
     }
-    for (size_t i = 0; i < COUNT(sizes); i++) {
-        ops(&r)->release(r.backend, blocks[i], sizes[i]);
+    for (size_t i = 0; i < count; i++) {
+        ops(r)->release(r->backend, blocks[i], sizes[i]);
         used -= sizes[i];
-        assert_int_equal(ops(&r)->memory_used(r.backend), used);
+        assert_int_equal(ops(r)->memory_used(r->backend), used);
     }
+}
+
+static void memory_is_zeroed_aligned_and_accounted(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {0, 1, 64, 4097, 1048575, 1048576, 5000001};
+    rig r = rig_open(0);
+    fill_and_release(&r, sizes, COUNT(sizes));
+    fill_and_release(&r, sizes, COUNT(sizes)); /* used memory is zeroed as well */
     rig_close(&r);
 }
 
@@ -460,37 +465,40 @@ static void spoil_environment(bool spoil) {
 #endif
 }
 
+enum { ENV_ROWS = 600, ENV_COLS = 256 };
+
+static void environment_work(rig *r, const float *x, float *y) {
+    ftk_op_swiglu swiglu = {x, x, y, ENV_COLS, ENV_COLS, ENV_COLS, ENV_ROWS, ENV_COLS};
+    ftk_op_rope rope = {y, (const int32_t *)(const void *)x, ENV_COLS, ENV_COLS, 1e7, 4, 1, 64, 0};
+    assert_int_equal(r->op->swiglu(r->stream, &swiglu), FTK_OK);
+    assert_int_equal(r->op->rope(r->stream, &rope), FTK_OK);
+}
+
+/* The pool is also created in the spoilt environment: threads inherit it. */
 static void work_ignores_the_callers_environment(void **state) {
     (void)state;
+    float *x = malloc(ENV_ROWS * ENV_COLS * sizeof *x);
+    float *plain = malloc(ENV_ROWS * ENV_COLS * sizeof *plain);
+    float *spoilt = malloc(ENV_ROWS * ENV_COLS * sizeof *spoilt);
+    uint64_t seed = 8;
+    rnd_floats(&seed, x, ENV_ROWS * ENV_COLS);
+    for (int k = 0; k < ENV_ROWS * ENV_COLS; k += 2) x[k] = from_bits(rnd(&seed) % 0x800000u);
+    rig reference = rig_open(0);
+    environment_work(&reference, x, plain);
+    rig_close(&reference);
     for (size_t i = 0; i < COUNT(setups); i++) {
-        rig r = rig_open(i);
-        enum { ROWS = 600, COLS = 256 };
-        float *x = malloc(ROWS * COLS * sizeof *x);
-        float *plain = malloc(ROWS * COLS * sizeof *plain);
-        float *spoilt = malloc(ROWS * COLS * sizeof *spoilt);
-        uint64_t seed = 8;
-        rnd_floats(&seed, x, ROWS * COLS);
-        for (int k = 0; k < ROWS * COLS; k += 2) x[k] = from_bits(rnd(&seed) % 0x800000u);
-        ftk_op_swiglu op = {x, x, plain, COLS, COLS, COLS, ROWS, COLS};
-        ftk_op_rope rope = {plain, (const int32_t *)(const void *)x, COLS, COLS, 1e7, 4, 1, 64, 0};
-        assert_int_equal(r.op->swiglu(r.stream, &op), FTK_OK);
-        assert_int_equal(r.op->rope(r.stream, &rope), FTK_OK);
-        op.y = spoilt;
-        rope.x = spoilt;
         spoil_environment(true);
-        ftk_status status = r.op->swiglu(r.stream, &op);
-        ftk_status second = r.op->rope(r.stream, &rope);
+        rig r = rig_open(i);
+        environment_work(&r, x, spoilt);
         int rounding = fegetround();
         spoil_environment(false);
-        assert_int_equal(status, FTK_OK);
-        assert_int_equal(second, FTK_OK);
         assert_int_equal(rounding, FE_UPWARD);
-        assert_same_floats(spoilt, plain, ROWS * COLS, "spoilt environment");
-        free(x);
-        free(plain);
-        free(spoilt);
+        assert_same_floats(spoilt, plain, ENV_ROWS * ENV_COLS, "spoilt environment");
         rig_close(&r);
     }
+    free(x);
+    free(plain);
+    free(spoilt);
 }
 
 int main(void) {

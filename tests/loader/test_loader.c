@@ -374,6 +374,11 @@ static void duplicates_need_a_choice(void **state) {
     assert_string_equal(resolve("testarch")->manifest->name, "second");
     assert_int_equal(runs_of("good"), 0);
     refuse_pair("testarch", "ftw", FTK_E_PROVIDER_NONE, "test.yaml:20: providers.select");
+    install("elsewhere"); /* allowed, but of another architecture */
+    allow("elsewhere");
+    select[1].name = names[2];
+    refuse_pair("testarch", "gguf", FTK_E_PROVIDER_NONE, "found 'elsewhere' for 'testarch/gguf'");
+    assert_int_equal(runs_of("elsewhere"), 0);
 }
 
 static void names_are_allowed_once(void **state) {
