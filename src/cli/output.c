@@ -57,6 +57,7 @@ void fti_cli_prepare_streams(void) {
         if (fcntl(fd, F_GETFD) == -1) (void)open("/dev/null", O_RDONLY);
     }
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN);
 }
 
 bool fti_cli_flush(void) {

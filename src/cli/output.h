@@ -25,8 +25,8 @@ int fti_cli_fail(ftk_status status, const char *format, ...) __attribute__((form
 int fti_cli_fail_with(const ftk_error *err);
 int fti_cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Makes file descriptors 0 to 2 safe to use and turns a closed pipe into a write
- * error. Once, first of all. */
+/* Makes file descriptors 0 to 2 safe to use and turns a closed pipe, or a file that
+ * may not grow, into a write error. Once, first of all. */
 void fti_cli_prepare_streams(void);
 /* Closes stdout. `code`, or FTI_CLI_EXIT_FAILED with an error line if anything
  * that was written could not be. */

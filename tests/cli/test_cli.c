@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -86,9 +87,9 @@ static pid_t start(const char *const *argv, const char *stdout_path, int stdout_
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        int to = stdout_fd >= 0
-                     ? stdout_fd
-                     : open(stdout_path ? stdout_path : out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        int to = stdout_fd;
+        if (to < 0 && stdout_path) to = open(stdout_path, O_WRONLY);
+        if (to < 0 && !stdout_path) to = open(out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         int errors = open(err, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         int in = open("/dev/null", O_RDONLY);
         if (dup2(in, 0) < 0 || dup2(to, 1) < 0 || dup2(errors, 2) < 0) _exit(125);
@@ -96,6 +97,7 @@ static pid_t start(const char *const *argv, const char *stdout_path, int stdout_
         (void)setenv("XDG_CONFIG_HOME", home, 1);
         (void)signal(SIGINT, SIG_DFL);
         (void)signal(SIGPIPE, SIG_DFL);
+        (void)signal(SIGXFSZ, SIG_DFL);
         (void)execv(argv[0], (char *const *)(uintptr_t)argv);
         _exit(126);
     }
@@ -570,6 +572,19 @@ static void logits_rows(void **state) {
     free(chunks);
 }
 
+/* No file may grow beyond 8 KiB, half of what one row takes. */
+static output logits_into_limit(const char *path) {
+    struct rlimit limit, small = {.rlim_cur = 8192};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    small.rlim_max = limit.rlim_max;
+    const char *const argv[] = {FTK_BIN, "logits", MODEL, "-px", "--config=" FTK_CONFIG,
+                                "--out", path,     NULL};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    pid_t child = start(argv, NULL, -1);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    return finish(child);
+}
+
 static void logits_files(void **state) {
     (void)state;
     char *folder = in_work("out");
@@ -581,8 +596,10 @@ static void logits_files(void **state) {
     char *kept = read_all(path, NULL);
     assert_string_equal(kept, "kept");
     free(kept);
-    expect_error(DEMO("logits", MODEL, "-p", "x", "--out", "/dev/full"), 1,
-                 "/dev/full: cannot write: No space left on device");
+    expect_error(logits_into_limit(path), 1, "out/file: cannot write: File too large");
+    kept = read_all(path, NULL);
+    assert_string_equal(kept, "kept");
+    free(kept);
     expect_error(DEMO("logits", MODEL, "-p", "x", "--out", "/no/such/folder/x"), 1,
                  "/no/such/folder/x: cannot write: No such file");
     output o = DEMO("logits", MODEL, "-p", "x", "--out", path, "--json");

@@ -3,13 +3,16 @@
  * streamed text, editing of the allowlist, numbers, files, summaries.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -417,21 +420,52 @@ static void files_through_links(void **state) {
     remove_folder(&f);
 }
 
+/* A pipe stands for devices too: a fault here must not be able to replace one of the
+ * machine's. */
+static void files_written_directly(void **state) {
+    (void)state;
+    folder f;
+    make_folder(&f);
+    assert_int_equal(mkfifo(f.file, 0600), 0);
+    int reader = open(f.file, O_RDWR | O_NONBLOCK);
+    assert_true(reader >= 0);
+    put(f.file, "through");
+    char got[16] = "";
+    assert_int_equal(read(reader, got, sizeof got - 1), 7);
+    assert_string_equal(got, "through");
+    struct stat info;
+    assert_int_equal(lstat(f.file, &info), 0);
+    assert_true(S_ISFIFO(info.st_mode));
+    (void)close(reader);
+    remove_folder(&f);
+}
+
 static void files_that_fail(void **state) {
     (void)state;
+    folder f;
     fti_cli_file file;
-    assert_false(fti_cli_file_begin(&file, "/tmp/no/such/folder/x", 0600));
+    make_folder(&f);
+    char *missing = fti_cli_format("%s/no/x", f.path);
+    assert_false(fti_cli_file_begin(&file, missing, 0600));
     assert_int_equal(errno, ENOENT);
-    assert_false(fti_cli_file_begin(&file, "/tmp", 0600));
+    free(missing);
+    assert_false(fti_cli_file_begin(&file, f.path, 0600));
     assert_int_equal(errno, EISDIR);
-    assert_true(fti_cli_file_begin(&file, "/dev/full", 0600));
-    (void)fputs("x", file.stream);
-    assert_false(fti_cli_file_commit(&file));
-    assert_int_equal(errno, ENOSPC);
-    put("/dev/null", "x");
-    struct stat info;
-    assert_int_equal(stat("/dev/null", &info), 0);
-    assert_true(S_ISCHR(info.st_mode));
+    put(f.file, "kept");
+    struct rlimit limit, none = {0};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    none.rlim_max = limit.rlim_max;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_true(fti_cli_file_begin(&file, f.file, 0600));
+    (void)fputs("more", file.stream);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    bool written = fti_cli_file_commit(&file);
+    int reason = errno;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_false(written);
+    assert_int_equal(reason, EFBIG);
+    expect_content(f.file, "kept");
+    remove_folder(&f);
 }
 
 /* ---- summaries ---- */
@@ -490,6 +524,7 @@ int main(void) {
         cmocka_unit_test(edit_quotes_paths),
         cmocka_unit_test(files_are_whole),
         cmocka_unit_test(files_through_links),
+        cmocka_unit_test(files_written_directly),
         cmocka_unit_test(files_that_fail),
         cmocka_unit_test(spreads),
         cmocka_unit_test(rates),

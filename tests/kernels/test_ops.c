@@ -522,7 +522,6 @@ static void attention_case(rig *r, world *w, uint32_t first_row, uint32_t rows) 
     int32_t last = (int32_t)s->context - 1;
     int32_t positions[ROWS] = {0, last, 63, 0, 64, 1, last, last / 2};
     int32_t sequences[ROWS] = {0, 2, 1, -1, 0, 1, 1, 2};
-    uint32_t group = s->heads / s->kv_heads;
     uint64_t head_stride = s->key_dim + 3;
     uint64_t q_stride = s->heads * head_stride;
     uint64_t o_stride = (uint64_t)s->heads * s->value_dim + 5;
@@ -549,10 +548,10 @@ static void attention_case(rig *r, world *w, uint32_t first_row, uint32_t rows) 
         const float *query = q + row * q_stride + head * head_stride;
         uint32_t sequence = (uint32_t)sequences[row];
         uint32_t position = (uint32_t)positions[row];
-        ref_attention(w, query, sequence, position, head / group, scale, wanted);
+        uint32_t kv_head = head * s->kv_heads / s->heads;
+        ref_attention(w, query, sequence, position, kv_head, scale, wanted);
         assert_same_floats(got, wanted, s->value_dim, "attention");
-        double exact = exact_attention(w, query, sequence, position, head / group, (double)scale,
-                                       1);
+        double exact = exact_attention(w, query, sequence, position, kv_head, (double)scale, 1);
         assert_near(got[1], exact, 1e-5, "attention");
     }
     guarded_free(&g);

@@ -2,7 +2,8 @@
  * dot_avx2.h: the dot products of device/dot.h with AVX2 intrinsics, four weight
  * rows at a time. Integers are exact in any order, and the few f32 operations of a
  * group are those of the definition with the four rows in the lanes, so the bits are
- * the reference's. Included by kernels_avx2.c alone.
+ * the reference's. Included by kernels_impl.h on behalf of kernels_avx2.c; tile, panel_sums
+ * and PANEL_ROWS (four) are defined there.
  *
  * A group of 256 columns is unpacked once to unsigned bytes and 16-bit scales, then
  * used for every row of activations. No product pair leaves 16 bits: 2 * 63 * 127
@@ -15,8 +16,6 @@
 
 #include "backend/cpu/kernels.h"
 #include "freetoken/device/dot.h"
-
-#define PANEL_ROWS 4u
 
 /* Four rows of one K-quant group: value = d * scale * (q - bias) - dmin * min. */
 typedef struct k_panel {
@@ -161,9 +160,9 @@ static void unpack_k(uint32_t type, const uint8_t *block, k_panel *p, uint32_t r
         unpack_q6_k(block, p, r);
 }
 
-/* acc[n] += terms, group after group. `in[n]` is a row in A256. */
-static void dot_panel_k(const fti_cpu_matrix *m, const uint8_t *const *rows,
-                        const uint8_t *const *in, uint32_t count, float (*acc)[PANEL_ROWS]) {
+/* acc[n] += terms, group after group. t->in[n] is a row in A256. */
+static void dot_panel_k(const fti_cpu_matrix *m, const uint8_t *const *rows, const tile *t,
+                        panel_sums acc) {
     uint32_t bytes = m->type == FTK_TYPE_Q4_K   ? FTK_Q4_K_BYTES
                      : m->type == FTK_TYPE_Q5_K ? FTK_Q5_K_BYTES
                                                 : FTK_Q6_K_BYTES;
@@ -173,13 +172,13 @@ static void dot_panel_k(const fti_cpu_matrix *m, const uint8_t *const *rows,
     for (uint32_t u = 0; u < groups; u++) {
         for (uint32_t r = 0; r < PANEL_ROWS; r++)
             unpack_k(m->type, rows[r] + (size_t)u * bytes, &p, r);
-        for (uint32_t n = 0; n < count; n++) {
+        for (uint32_t n = 0; n < t->count; n++) {
             float d_a;
-            memcpy(&d_a, in[n] + scales + 4 * (size_t)u, sizeof d_a);
-            const int8_t *a = (const int8_t *)in[n] + 256 * (size_t)u;
-            const int16_t *s = (const int16_t *)(const void *)(in[n] + sums) + 16 * (size_t)u;
-            __m128 t = k_terms(&p, m->type, a, s, d_a);
-            _mm_storeu_ps(acc[n], _mm_add_ps(_mm_loadu_ps(acc[n]), t));
+            memcpy(&d_a, t->in[n] + scales + 4 * (size_t)u, sizeof d_a);
+            const int8_t *a = (const int8_t *)t->in[n] + 256 * (size_t)u;
+            const int16_t *s = (const int16_t *)(const void *)(t->in[n] + sums) + 16 * (size_t)u;
+            __m128 term = k_terms(&p, m->type, a, s, d_a);
+            _mm_storeu_ps(acc[n], _mm_add_ps(_mm_loadu_ps(acc[n]), term));
         }
     }
 }
@@ -238,31 +237,30 @@ typedef struct q8_tail {
     _Alignas(32) float d[8];
 } q8_tail;
 
-static const q8_tail *fill_tail(const int8_t *a, const float *d, uint32_t blocks, q8_tail *tail) {
+static void fill_tail(const int8_t *a, const float *d, uint32_t blocks, q8_tail *tail) {
     memset(tail, 0, sizeof *tail);
     memcpy(tail->a, a, (size_t)blocks * 32);
     memcpy(tail->d, d, blocks * sizeof *d);
-    return tail;
 }
 
-static void dot_panel_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows,
-                           const uint8_t *const *in, uint32_t count, float (*acc)[PANEL_ROWS]) {
+static void dot_panel_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, const tile *t,
+                           panel_sums acc) {
     q8_panel p;
     q8_tail tail;
     for (uint32_t first = 0; first < m->cols; first += 256) {
         uint32_t blocks = m->cols - first < 256 ? (m->cols - first) / 32 : 8;
         for (uint32_t r = 0; r < PANEL_ROWS; r++)
             unpack_q8_0(rows[r] + (size_t)(first / 32) * FTK_Q8_0_BYTES, blocks, &p, r);
-        for (uint32_t n = 0; n < count; n++) {
-            const int8_t *a = (const int8_t *)in[n] + first;
-            const float *d = (const float *)(const void *)(in[n] + m->cols) + first / 32;
+        for (uint32_t n = 0; n < t->count; n++) {
+            const int8_t *a = (const int8_t *)t->in[n] + first;
+            const float *d = (const float *)(const void *)(t->in[n] + m->cols) + first / 32;
             if (blocks < 8) {
-                const q8_tail *t = fill_tail(a, d, blocks, &tail);
-                a = t->a;
-                d = t->d;
+                fill_tail(a, d, blocks, &tail);
+                a = tail.a;
+                d = tail.d;
             }
-            __m128 t = q8_terms(&p, a, _mm256_loadu_ps(d));
-            _mm_storeu_ps(acc[n], _mm_add_ps(_mm_loadu_ps(acc[n]), t));
+            __m128 term = q8_terms(&p, a, _mm256_loadu_ps(d));
+            _mm_storeu_ps(acc[n], _mm_add_ps(_mm_loadu_ps(acc[n]), term));
         }
     }
 }

@@ -3,13 +3,16 @@
  * with FTI_CPU_KERNEL_TABLE naming the table that it defines. The arithmetic is
  * that of device/dot.h and device/math.h; this file adds the loops around it:
  * weights are decoded once and used for up to ROW_TILE rows of activations.
+ * A file that defines FTI_CPU_FAST_DOT brings its own dot_panel_k and
+ * dot_panel_q8_0, in a header that it names there.
  */
 #include "backend/cpu/kernels.h"
 
 #include "freetoken/device/dot.h"
 #include "freetoken/device/math.h"
 
-#define ROW_TILE 64u
+#define ROW_TILE   64u /* rows of activations for one reading of a weight */
+#define PANEL_ROWS 4u  /* weight rows that a dot product takes at a time */
 
 /* ---- decoding ------------------------------------------------------------- */
 
@@ -82,7 +85,14 @@ typedef struct tile {
     uint32_t count;
 } tile;
 
-static void dot_k(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, float *acc) {
+/* Results of a panel of weight rows for the rows of a tile. */
+typedef float panel_sums[ROW_TILE][PANEL_ROWS];
+
+#ifdef FTI_CPU_FAST_DOT
+#include FTI_CPU_FAST_DOT
+#else
+static void dot_k(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, uint32_t r,
+                  panel_sums acc) {
     uint32_t bytes = k_block_bytes(m->type);
     size_t scales = m->cols;
     size_t sums = scales + m->cols / 256 * 4;
@@ -96,12 +106,13 @@ static void dot_k(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, fl
             const int8_t *q = (const int8_t *)in + 256 * (size_t)u;
             const int16_t *s = (const int16_t *)(const void *)(in + sums) + 16 * (size_t)u;
             const float *d = (const float *)(const void *)(in + scales) + u;
-            acc[n] += ftk_k_term(&group, q, s, *d);
+            acc[n][r] += ftk_k_term(&group, q, s, *d);
         }
     }
 }
 
-static void dot_q8(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, float *acc) {
+static void dot_q8(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, uint32_t r,
+                   panel_sums acc) {
     ftk_q8_group group;
     for (uint32_t first = 0; first < m->cols; first += 256) {
         uint32_t blocks = row_left(m->cols, first) / 32;
@@ -109,40 +120,69 @@ static void dot_q8(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, f
         for (uint32_t n = 0; n < t->count; n++) {
             const int8_t *q = (const int8_t *)t->in[n] + first;
             const float *d = (const float *)(const void *)(t->in[n] + m->cols) + first / 32;
-            acc[n] += ftk_q8_term(&group, blocks, q, d);
+            acc[n][r] += ftk_q8_term(&group, blocks, q, d);
         }
     }
 }
 
-static void dot_float(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, float *acc) {
+static void dot_panel_k(const fti_cpu_matrix *m, const uint8_t *const *rows, const tile *t,
+                        panel_sums acc) {
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) dot_k(m, rows[r], t, r, acc);
+}
+
+static void dot_panel_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, const tile *t,
+                           panel_sums acc) {
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) dot_q8(m, rows[r], t, r, acc);
+}
+#endif
+
+static void dot_float(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, uint32_t r,
+                      panel_sums acc) {
     float lanes[ROW_TILE][16];
     float values[256];
     memset(lanes, 0, t->count * sizeof lanes[0]);
     for (uint32_t first = 0; first < m->cols; first += 256) {
         uint32_t n = row_left(m->cols, first);
         decode_values(m, row, first, n, values);
-        for (uint32_t r = 0; r < t->count; r++)
-            ftk_lanes_add(lanes[r], values, (const float *)(const void *)t->in[r] + first, n);
+        for (uint32_t i = 0; i < t->count; i++)
+            ftk_lanes_add(lanes[i], values, (const float *)(const void *)t->in[i] + first, n);
     }
-    for (uint32_t r = 0; r < t->count; r++) acc[r] = ftk_lanes_fold(lanes[r]);
+    for (uint32_t i = 0; i < t->count; i++) acc[i][r] = ftk_lanes_fold(lanes[i]);
 }
 
-/* acc[n] = weight row . activations of n. */
-static void dot_rows(const fti_cpu_matrix *m, bool as_float, const uint8_t *row, const tile *t,
-                     float *acc) {
-    memset(acc, 0, t->count * sizeof *acc);
+/* acc[n][r] = weight row r of the panel . activations of n. */
+static void dot_panel(const fti_cpu_matrix *m, bool as_float, const uint8_t *const *rows,
+                      uint32_t row_count, const tile *t, panel_sums acc) {
+    memset(acc, 0, t->count * sizeof acc[0]);
     if (as_float) {
-        dot_float(m, row, t, acc);
+        for (uint32_t r = 0; r < row_count; r++) dot_float(m, rows[r], t, r, acc);
     } else if (m->type == FTK_TYPE_Q8_0) {
-        dot_q8(m, row, t, acc);
+        dot_panel_q8_0(m, rows, t, acc);
     } else {
-        dot_k(m, row, t, acc);
+        dot_panel_k(m, rows, t, acc);
+    }
+}
+
+/* Rows begin .. end - 1 of a matrix for the rows of a tile. A panel that would
+ * reach past the end repeats its last row and drops what comes of it. */
+static void dot_rows(const fti_cpu_matrix *m, bool as_float, bool accumulate, uint64_t begin,
+                     uint64_t end, const tile *t) {
+    panel_sums acc;
+    const uint8_t *rows[PANEL_ROWS];
+    for (uint64_t i = begin; i < end; i += PANEL_ROWS) {
+        uint32_t count = end - i < PANEL_ROWS ? (uint32_t)(end - i) : PANEL_ROWS;
+        for (uint32_t r = 0; r < PANEL_ROWS; r++)
+            rows[r] = m->data + (i + (r < count ? r : count - 1)) * m->row_bytes;
+        dot_panel(m, as_float, rows, count, t, acc);
+        for (uint32_t n = 0; n < t->count; n++) {
+            float *y = t->y[n] + i;
+            for (uint32_t r = 0; r < count; r++) y[r] = accumulate ? y[r] + acc[n][r] : acc[n][r];
+        }
     }
 }
 
 static void matmul(const void *args, uint64_t begin, uint64_t end) {
     const fti_cpu_matmul *a = args;
-    float acc[ROW_TILE];
     tile t;
     for (uint32_t first = 0; first < a->rows; first += ROW_TILE) {
         t.count = a->rows - first < ROW_TILE ? a->rows - first : ROW_TILE;
@@ -150,18 +190,15 @@ static void matmul(const void *args, uint64_t begin, uint64_t end) {
             t.in[n] = a->in.data + (uint64_t)(first + n) * a->in.stride;
             t.y[n] = a->y + (uint64_t)(first + n) * a->y_stride;
         }
-        for (uint64_t i = begin; i < end; i++) {
-            dot_rows(&a->weight, a->as_float, a->weight.data + i * a->weight.row_bytes, &t, acc);
-            for (uint32_t n = 0; n < t.count; n++)
-                t.y[n][i] = a->accumulate ? t.y[n][i] + acc[n] : acc[n];
-        }
+        dot_rows(&a->weight, a->as_float, a->accumulate, begin, end, &t);
     }
 }
 
 /* Rows begin .. end - 1 of one expert, for `count` of its pairs. */
 static void expert_rows(const fti_cpu_grouped *a, const uint8_t *data, const int32_t *pairs,
                         uint32_t count, uint64_t begin, uint64_t end) {
-    float acc[ROW_TILE];
+    fti_cpu_matrix expert = a->expert;
+    expert.data = data;
     tile t;
     t.count = count;
     for (uint32_t n = 0; n < count; n++) {
@@ -169,10 +206,7 @@ static void expert_rows(const fti_cpu_grouped *a, const uint8_t *data, const int
         t.in[n] = a->in.data + pair / a->divisor * a->in.stride;
         t.y[n] = a->y + pair * a->y_stride;
     }
-    for (uint64_t i = begin; i < end; i++) {
-        dot_rows(&a->expert, a->as_float, data + i * a->expert.row_bytes, &t, acc);
-        for (uint32_t n = 0; n < count; n++) t.y[n][i] = acc[n];
-    }
+    dot_rows(&expert, a->as_float, false, begin, end, &t);
 }
 
 static void grouped_matmul(const void *args, uint64_t begin, uint64_t end) {
