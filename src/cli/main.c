@@ -88,7 +88,7 @@ static const fti_cli_command command_table[] = {
      "check  the same; exit code 4 if an allowed provider fails a check\n"
      "allow  write a provider's path and sha256 into the user's configuration (or that of\n"
      "       --config). NAME is looked up in the search folders; a FOLDER contains a slash.\n\n"
-     "example: freetoken providers allow ./build/lib/freetoken/providers/qwen36",
+     "example: freetoken providers allow /usr/lib/freetoken/providers/NAME",
      PROVIDERS, 0, 2, fti_cli_providers},
 };
 

@@ -26,7 +26,7 @@
 /* What a provider call is made for: where its reports go. */
 struct ftk_core_ctx {
     struct ftk_engine *engine;
-    ftk_error report; /* last error reported during the running call */
+    ftk_error report;       /* last error reported during the running call */
     bool report_names_file; /* it begins with the checkpoint's path */
     char *notes[FTI_MAX_NOTES];
     size_t note_count;

@@ -48,7 +48,8 @@ ftk_status fti_budget_plan(const fti_budget_request *r, fti_budget *plan, ftk_er
     if (r->kv_tokens > r->model_context)
         return fti_fail(
             err, FTK_E_CONTEXT,
-            "memory.kv_tokens (--ctx) is %u, the model was made for at most %u positions",
+            "memory.kv_tokens (--ctx) is %u, the model was made for at most %u positions: "
+            "lower it",
             r->kv_tokens, r->model_context);
     uint64_t budget = spendable(r), fixed, page_bytes, kv, total;
     if (!fixed_bytes(r, &fixed) || !fti_mul_u64(r->kv_bytes_per_token, r->page_tokens, &page_bytes))

@@ -377,6 +377,24 @@ static void run_json(void **state) {
     json_decref(first);
 }
 
+/* After this text the model ends at once. */
+#define LAST "and they lived happily ever after."
+
+static void run_stops(void **state) {
+    (void)state;
+    output o = DEMO("run", MODEL, "--json", "-p", LAST, "-n", "4");
+    json_t *stopped = parse(&o);
+    assert_string_equal(text_of(stopped, "finish"), "stop");
+    assert_int_equal(json_array_size(json_object_get(stopped, "tokens")), 0);
+    assert_string_equal(text_of(stopped, "text"), "");
+    json_decref(stopped);
+    o = DEMO("run", MODEL, "--json", "-p", LAST, "-n", "4", "--ignore-eos");
+    json_t *on = parse(&o);
+    assert_string_equal(text_of(on, "finish"), "length");
+    assert_int_equal(json_array_size(json_object_get(on, "tokens")), 4);
+    json_decref(on);
+}
+
 /* Against the reference implementation, in the mode that exists to be compared. */
 static void run_golden(void **state) {
     (void)state;
@@ -444,12 +462,13 @@ static void run_prompts(void **state) {
 
 static void stdout_full(void **state) {
     (void)state;
-    const char *const commands[][8] = {
-        {FTK_BIN, "--version", NULL},
-        {FTK_BIN, "help", "run", NULL},
-        {FTK_BIN, "inspect", MODEL, "--json", NULL},
-        {FTK_BIN, "run", MODEL, "-pa", "-n4", "--config=" FTK_CONFIG, NULL},
-        {FTK_BIN, "run", MODEL, "-pa", "-n4", "--json", "--config=" FTK_CONFIG, NULL}};
+    static const char model[] = MODEL, config[] = FTK_CONFIG;
+    const char *const commands[][10] = {
+        {FTK_BIN, "--version"},
+        {FTK_BIN, "help", "run"},
+        {FTK_BIN, "inspect", model, "--json"},
+        {FTK_BIN, "run", model, "-pa", "-n4", "-c", config},
+        {FTK_BIN, "run", model, "-pa", "-n4", "--json", "-c", config}};
     char *plain = in_work("stdout");
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         (void)unlink(plain);
@@ -487,7 +506,7 @@ static void wait_for_output(const char *path) {
 static void interrupted(void **state) {
     (void)state;
     const char *const argv[] = {
-        FTK_BIN, "run", MODEL, "-p" ONCE, "-n4000", "--ignore-eos", "--config=" FTK_CONFIG, NULL};
+        FTK_BIN, "run", MODEL, "-p", ONCE, "-n4000", "--ignore-eos", "--config=" FTK_CONFIG, NULL};
     char *plain = in_work("stdout");
     (void)unlink(plain);
     pid_t child = start(argv, NULL, -1);
@@ -510,10 +529,14 @@ static void tokenize(void **state) {
     const json_t *wanted = json_object_get(golden_prompt(0), "ids");
     assert_true(json_equal(json_object_get(tokens, "ids"), (json_t *)(uintptr_t)wanted));
     char text[256] = "";
+    size_t used = 0;
     size_t i;
     json_t *piece;
     json_array_foreach(json_object_get(tokens, "pieces"), i, piece) {
-        (void)strcat(text, json_string_value(piece));
+        size_t size = json_string_length(piece);
+        assert_true(used + size < sizeof text);
+        memcpy(text + used, json_string_value(piece), size);
+        used += size;
     }
     assert_string_equal(text, ONCE);
     assert_int_equal(integer(tokens, "count"), 10);
@@ -572,16 +595,21 @@ static void logits_rows(void **state) {
     free(chunks);
 }
 
-/* No file may grow beyond 8 KiB, half of what one row takes. */
+/* No file may grow beyond 4 MiB: enough for a copy of the provider, not for the rows
+ * of some 400 tokens. */
 static output logits_into_limit(const char *path) {
-    struct rlimit limit, small = {.rlim_cur = 8192};
+    struct rlimit limit, small = {.rlim_cur = 4u << 20};
+    char *prompt = in_work("prompt"), *stories = read_all(STORIES, NULL);
+    write_all(prompt, stories, 1600, 0600);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
     small.rlim_max = limit.rlim_max;
-    const char *const argv[] = {FTK_BIN, "logits", MODEL, "-px", "--config=" FTK_CONFIG,
+    const char *const argv[] = {FTK_BIN, "logits", MODEL, "-f", prompt, "--config=" FTK_CONFIG,
                                 "--out", path,     NULL};
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     pid_t child = start(argv, NULL, -1);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    free(prompt);
+    free(stories);
     return finish(child);
 }
 
@@ -671,6 +699,11 @@ static void perplexity_windows(void **state) {
     assert_true(fabs(real(one, "nll") - real(parts, "nll")) < 1e-12);
     json_decref(one);
     json_decref(parts);
+    write_text(file, "<|im_start|>");
+    expect_error(DEMO("perplexity", MODEL, file), 2, "1 token; at least 2");
+    output plain = DEMO("perplexity", MODEL, file, "--plain");
+    expect_code(&plain, 0);
+    release(&plain);
     write_text(file, "");
     expect_error(DEMO("perplexity", MODEL, file), 2, "0 tokens; at least 2");
     output o = DEMO("perplexity", MODEL, STORIES, "--window", "8000");
@@ -874,6 +907,9 @@ static void allow_refused(void **state) {
     refuse_edit("providers:\n  allow:\n    - {name: qwen36, path: /a.so}\n", p.folder, 3,
                 "nothing written");
     refuse_edit("numerics: exact\n---\n", p.folder, 3, "nothing written");
+    /* What looks like a key is part of a quoted text. */
+    refuse_edit("provider_options: {a: {b: \"\nproviders:\n  \"}}\n", p.folder, 3,
+                "the edit would not allow");
     expect_error(RUN("providers", "allow", "/no/such/folder"), 4, "/no/such/folder");
     expect_error(RUN("providers", "allow", FTK_TEST_DATA), 4, FTK_TEST_DATA);
     char *path = in_work("link.yaml"), *real_path = in_work("real.yaml");
@@ -960,6 +996,9 @@ static void bench_decode(void **state) {
     expect_text(o.out, "\ndecode ");
     expect_text(o.out, "\nprefill ");
     release(&o);
+    o = BENCH("decode", "-m", MODEL, "-n", "4", "--repeat=1", "--warmup=0", "-p", LAST);
+    expect_code(&o, 0);
+    release(&o);
 }
 
 /* A run that ends early is no measurement: the context is too small here. */
@@ -1019,29 +1058,18 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(version_and_help),
-        cmocka_unit_test(usage_errors),
-        cmocka_unit_test(library_options),
-        cmocka_unit_test(missing_files),
-        cmocka_unit_test(run_json),
-        cmocka_unit_test(run_golden),
-        cmocka_unit_test(run_sampling),
-        cmocka_unit_test(run_prompts),
-        cmocka_unit_test(stdout_full),
-        cmocka_unit_test(stdout_gone),
-        cmocka_unit_test(interrupted),
-        cmocka_unit_test(tokenize),
-        cmocka_unit_test(logits_rows),
-        cmocka_unit_test(logits_files),
-        cmocka_unit_test(perplexity_one_window),
-        cmocka_unit_test(perplexity_windows),
-        cmocka_unit_test(inspect),
-        cmocka_unit_test(allow_first),
-        cmocka_unit_test(allow_differs),
-        cmocka_unit_test(allow_by_name),
-        cmocka_unit_test(allow_refused),
-        cmocka_unit_test(allow_keeps_text),
-        cmocka_unit_test(bench_decode),
+        cmocka_unit_test(version_and_help),   cmocka_unit_test(usage_errors),
+        cmocka_unit_test(library_options),    cmocka_unit_test(missing_files),
+        cmocka_unit_test(run_json),           cmocka_unit_test(run_stops),
+        cmocka_unit_test(run_golden),         cmocka_unit_test(run_sampling),
+        cmocka_unit_test(run_prompts),        cmocka_unit_test(stdout_full),
+        cmocka_unit_test(stdout_gone),        cmocka_unit_test(interrupted),
+        cmocka_unit_test(tokenize),           cmocka_unit_test(logits_rows),
+        cmocka_unit_test(logits_files),       cmocka_unit_test(perplexity_one_window),
+        cmocka_unit_test(perplexity_windows), cmocka_unit_test(inspect),
+        cmocka_unit_test(allow_first),        cmocka_unit_test(allow_differs),
+        cmocka_unit_test(allow_by_name),      cmocka_unit_test(allow_refused),
+        cmocka_unit_test(allow_keeps_text),   cmocka_unit_test(bench_decode),
         cmocka_unit_test(bench_void),
     };
     return cmocka_run_group_tests_name("test_cli", tests, set_up, tear_down);

@@ -199,6 +199,8 @@ static const edit_case edit_cases[] = {
      FTI_CLI_EDIT_ADDED, "providers:\n  allow:\n" ENTRY("  ") "  - name: other\n    path: /o.so\n"},
     {"quoted keys", "\"providers\":\n  'allow':\n", false, FTI_CLI_EDIT_ADDED,
      "\"providers\":\n  'allow':\n" ENTRY("    ")},
+    {"quotes that do not match", "\"providers':\n", false, FTI_CLI_EDIT_ADDED,
+     "\"providers':\nproviders:\n  allow:\n" ENTRY("    ")},
     {"allow elsewhere", "policy:\n  allow: x\nproviders:\n  deep:\n    allow: y\n", false,
      FTI_CLI_EDIT_ADDED,
      "policy:\n  allow: x\nproviders:\n  allow:\n" ENTRY("    ") "  deep:\n    allow: y\n"},
