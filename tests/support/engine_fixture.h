@@ -11,6 +11,14 @@
 
 #define DEMO_MODEL FTK_TEST_DATA "/tiny-story-qwen36-ud-q4_k_m.gguf"
 
+/* Sanitizers make whole models ten times slower and more: tests then take the short
+ * prompts, fewer chunk sizes and a part of the text, and skip what is left visibly. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FIXTURE_SLOW_BUILD 1
+#else
+#define FIXTURE_SLOW_BUILD 0
+#endif
+
 /* `settings`: NULL-terminated list of key, value, key, value, ... Fails the test
  * with the error's message if the engine does not open. */
 ftk_engine *fixture_open(const char *model, const char *const *settings);
