@@ -26,7 +26,7 @@ forbid "the library never ends or interrupts the process" \
 forbid "the library never prints" '(^|[^a-z_])(v?printf|puts|putchar|perror|fputs|fputc) *\(|(std(out|err))' \
     src/core src/sched src/backend include providers
 forbid "allocation goes through one pair of functions" '(^|[^a-z_])(malloc|calloc|realloc|strdup|strndup) *\(' \
-    src/sched src/core/engine.c src/core/plan.c src/core/runner.c src/core/host.c providers
+    src/sched src/core/engine.c src/core/plan.c src/core/serve.c src/core/step.c src/core/request.c src/core/asking.c src/core/chat.c src/core/host.c providers
 
 # Providers see the public headers, their own files and the C library.
 if found=$(grep -rnE --include='*.[ch]' '#include' providers | grep -vE '<freetoken/' | grep -E '#include *"[^"]*/|#include *<[^>]*/'); then

@@ -2,7 +2,7 @@
 
 # What the build and the tests need, by Debian package.
 FTK_PACKAGES="gcc libc6-dev make cmake ninja-build pkg-config git
-libyaml-dev libjansson-dev libpcre2-dev libssl-dev libxxhash-dev libcmocka-dev"
+libyaml-dev libjansson-dev libpcre2-dev libssl-dev libxxhash-dev libedit-dev libcmocka-dev"
 
 say() {
     printf '%s\n' "$*" >&2

@@ -1,6 +1,6 @@
 /* generate.c: opens a model under a configuration and prints what it writes.
  *
- *   cc generate.c -o generate -I PREFIX/include -L PREFIX/lib -lfreetoken
+ *   cc generate.c -o generate $(pkg-config --cflags --libs freetoken)
  *   ./generate CONFIG.yaml MODEL.gguf "Once upon a time"
  */
 #include <freetoken/freetoken.h>

@@ -65,14 +65,24 @@ typedef struct ftk_stream ftk_stream;     /* backend: ordered queue of work */
 
 /* Element and block types, by their GGUF numbers. Block layouts are in
  * device/quant.h. */
-#define FTK_TYPE_F32  0u
-#define FTK_TYPE_F16  1u
-#define FTK_TYPE_Q8_0 8u
-#define FTK_TYPE_Q4_K 12u
-#define FTK_TYPE_Q5_K 13u
-#define FTK_TYPE_Q6_K 14u
-#define FTK_TYPE_I32  26u
-#define FTK_TYPE_BF16 30u
+#define FTK_TYPE_F32    0u
+#define FTK_TYPE_F16    1u
+#define FTK_TYPE_Q4_0   2u
+#define FTK_TYPE_Q4_1   3u
+#define FTK_TYPE_Q5_0   6u
+#define FTK_TYPE_Q5_1   7u
+#define FTK_TYPE_Q8_0   8u
+#define FTK_TYPE_Q2_K   10u
+#define FTK_TYPE_Q3_K   11u
+#define FTK_TYPE_Q4_K   12u
+#define FTK_TYPE_Q5_K   13u
+#define FTK_TYPE_Q6_K   14u
+#define FTK_TYPE_IQ4_NL 20u
+#define FTK_TYPE_IQ4_XS 23u
+#define FTK_TYPE_I32    26u
+#define FTK_TYPE_BF16   30u
+#define FTK_TYPE_MXFP4  39u
+#define FTK_TYPE_NVFP4  40u
 
 /* How the bytes of a weight are arranged. RAW: rows one after the other, each
  * row cols / block_elements blocks, as the checkpoint has them. */
@@ -120,7 +130,7 @@ typedef struct ftk_activation {
     uint32_t reserved0;
 } ftk_activation;
 
-#define FTK_ACT_A32  1u /* signed bytes, f32 scale per 32: read by 32-element block types */
+#define FTK_ACT_A32  1u /* signed bytes, f32 scale per 32: read by 32- and 64-element blocks */
 #define FTK_ACT_A256 2u /* signed bytes, f32 scale per 256: read by 256-element block types */
 
 /* ---- one step ---------------------------------------------------------- */
@@ -235,7 +245,7 @@ typedef struct ftk_tensor_info {
  * whatever its container. Getters return FTK_E_NOT_FOUND for an absent key and
  * FTK_E_CKPT_METADATA for one of the wrong type or out of range; only the latter
  * is reported. Integers of any stored width are accepted where the value fits.
- * Valid in match, create and plan_weights.
+ * Valid in match, create, plan_weights and load_weights.
  */
 typedef struct ftk_if_checkpoint_reader {
     uint32_t struct_size;
@@ -252,6 +262,10 @@ typedef struct ftk_if_checkpoint_reader {
     uint64_t (*tensor_count)(ftk_core_ctx *);
     ftk_status (*tensor)(ftk_core_ctx *, uint64_t index, ftk_tensor_info *info);
     ftk_status (*find_tensor)(ftk_core_ctx *, ftk_str name, uint64_t *index);
+    /* Copies `bytes` bytes from `offset` on of a tensor's stored data to host memory:
+     * for computed tensors, which load_weights converts. FTK_E_ARGUMENT, reported,
+     * outside the tensor. */
+    ftk_status (*read)(ftk_core_ctx *, uint64_t tensor, uint64_t offset, uint64_t bytes, void *out);
 } ftk_if_checkpoint_reader;
 
 /*
@@ -585,7 +599,7 @@ typedef struct ftk_model_info {
 /* A dense matrix or vector. View i of load_weights belongs to entry i. */
 typedef struct ftk_tensor_plan {
     ftk_str name;    /* for messages */
-    uint64_t tensor; /* index in the checkpoint, for FTK_SOURCE_TENSOR */
+    uint64_t tensor; /* index in the checkpoint; ignored for computed ones */
     uint64_t offset; /* first byte inside it; rows are contiguous */
     uint64_t rows;
     uint64_t cols;
@@ -673,6 +687,37 @@ typedef struct ftk_prepare_out {
     uint32_t graph_safe; /* 1: run may be captured for every bucket */
 } ftk_prepare_out;
 
+/* format_chat: a dialogue as pieces of text, in order, each either control (markers of
+ * turns: special tokens in it are recognised) or plain (what a person or the model wrote:
+ * they are not). */
+typedef struct ftk_chat_turn {
+    ftk_str role; /* "system", "user", "assistant" */
+    ftk_str content;
+} ftk_chat_turn;
+
+#define FTK_CHAT_HINT_NO_THINKING 1u
+
+typedef struct ftk_chat_in {
+    uint32_t struct_size;
+    uint32_t turn_stride;
+    const ftk_chat_turn *turns;
+    uint64_t turn_count;
+    uint32_t required;    /* none defined */
+    uint32_t hint;        /* FTK_CHAT_HINT_ */
+    uint32_t open_answer; /* 1: end with the opening of an assistant's turn */
+    uint32_t reserved0;
+} ftk_chat_in;
+
+/* Pieces go to `piece`; the text is copied. Since any thread may ask, a failure is told
+ * here and not through report: `message` has room for message_size bytes with NUL. */
+typedef struct ftk_chat_out {
+    uint32_t struct_size;
+    uint32_t message_size;
+    char *message;
+    void (*piece)(void *user, ftk_str text, uint32_t control);
+    void *user;
+} ftk_chat_out;
+
 /*
  * The provider's table: static, constant, the same on every call of the entry.
  * Order of calls: match, create, plan_weights, load_weights, attach_cache,
@@ -694,6 +739,10 @@ typedef struct ftk_provider {
     ftk_status (*prepare_for_runtime)(ftk_model *, const ftk_prepare_in *, ftk_prepare_out *);
     ftk_status (*run)(ftk_model *, const ftk_step *);
     void (*destroy)(ftk_model *);
+    /* Optional: may be NULL. Reads the model only, and may be called from any thread
+     * between create and destroy, during run included. FTK_E_UNSUPPORTED: the model
+     * was not trained on dialogues. */
+    ftk_status (*format_chat)(const ftk_model *, const ftk_chat_in *, const ftk_chat_out *);
 } ftk_provider;
 
 #define FTK_PROVIDER_ENTRY "freetoken_provider_v1"

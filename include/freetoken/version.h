@@ -12,4 +12,8 @@
 #define FTK_API_LEVEL          0u
 #define FTK_MIN_PROVIDER_LEVEL 0u
 
+/* Number of the arithmetic (docs/numerics.md) that `numerics: exact` follows. It rises
+ * with every change that can alter a bit of any result. */
+#define FTK_NUMERICS_VERSION 0u
+
 #endif

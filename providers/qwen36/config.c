@@ -49,6 +49,69 @@ static ftk_status get_f64(ftk_model *m, const char *suffix, double min, double m
 
 #define REQUIRED       (-1)
 #define MAX_VOCABULARY (1u << 24)
+#define MAX_KV_HEADS   1024
+
+static ftk_str kv_heads_key(char (*buffer)[96]) {
+    return key_of("attention.head_count_kv", buffer);
+}
+
+/* A list by layer: 0 where the layer has no keys and values, else one number. */
+static ftk_status kv_heads_by_layer(ftk_model *m) {
+    qwen36_config *c = &m->config;
+    char buffer[96];
+    ftk_str key = kv_heads_key(&buffer);
+    for (uint64_t i = 0; i < c->kv_entries; i++) {
+        int64_t heads;
+        ftk_status status = m->reader->array_i64(m->ctx, key, i, &heads);
+        if (status != FTK_OK) return status;
+        if (heads < 0 || heads > MAX_KV_HEADS || (heads && c->kv_heads && heads != c->kv_heads))
+            return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA,
+                               "key '%s': entry %llu is %lld, wanted 0 or the %u of the layers "
+                               "before, at most %d" CONVERT_AGAIN,
+                               buffer, (unsigned long long)i, (long long)heads, c->kv_heads,
+                               MAX_KV_HEADS);
+        if (heads) c->kv_heads = (uint32_t)heads;
+    }
+    if (c->kv_heads) return FTK_OK;
+    return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA,
+                       "key '%s': found no entry but 0, wanted one for each layer of full "
+                       "attention" CONVERT_AGAIN,
+                       buffer);
+}
+
+static ftk_status kv_heads(ftk_model *m) {
+    char buffer[96];
+    uint64_t number;
+    ftk_str key = kv_heads_key(&buffer);
+    ftk_status status = m->reader->get_u64(m->ctx, key, 1, MAX_KV_HEADS, &number);
+    if (status == FTK_E_NOT_FOUND) return missing_key(m, buffer);
+    if (status == FTK_OK) {
+        m->config.kv_heads = (uint32_t)number;
+        return FTK_OK;
+    }
+    if (m->reader->array_size(m->ctx, key, &m->config.kv_entries) == FTK_OK)
+        return kv_heads_by_layer(m);
+    /* Neither: what is wrong with it as a number is what to say. */
+    return m->reader->get_u64(m->ctx, key, 1, MAX_KV_HEADS, &number);
+}
+
+static bool has_tensor(ftk_model *m, uint32_t layer, const char *suffix) {
+    char name[64];
+    uint64_t index;
+    int n = snprintf(name, sizeof name, "blk.%u.%s", layer, suffix);
+    ftk_str s = {name, (uint64_t)n};
+    return m->reader->find_tensor(m->ctx, s, &index) == FTK_OK;
+}
+
+/* Trailing blocks that are there for drafting, in files that do not say so. */
+static uint32_t count_draft_blocks(ftk_model *m) {
+    uint32_t count = 0;
+    for (uint32_t i = m->config.layers; i-- > 0; count++)
+        if (!has_tensor(m, i, "nextn.eh_proj.weight") && !has_tensor(m, i, "nextn.enorm.weight") &&
+            !has_tensor(m, i, "nextn.hnorm.weight"))
+            break;
+    return count;
+}
 
 static ftk_status shape_keys(ftk_model *m) {
     qwen36_config *c = &m->config;
@@ -64,7 +127,6 @@ static ftk_status shape_keys(ftk_model *m) {
         {"context_length", 1, 1u << 24, REQUIRED, &c->context},
         {"embedding_length", 16, 1u << 16, REQUIRED, &c->hidden},
         {"attention.head_count", 1, 1024, REQUIRED, &c->heads},
-        {"attention.head_count_kv", 1, 1024, REQUIRED, &c->kv_heads},
         {"attention.key_length", 16, 512, REQUIRED, &c->head_dim},
         {"attention.value_length", 16, 512, REQUIRED, &value_dim},
         {"rope.dimension_count", 2, 512, REQUIRED, &c->rotary_dim},
@@ -83,6 +145,9 @@ static ftk_status shape_keys(ftk_model *m) {
                                     keys[i].out);
         if (status != FTK_OK) return status;
     }
+    if (c->mtp_blocks == 0) c->mtp_blocks = count_draft_blocks(m);
+    ftk_status status = kv_heads(m);
+    if (status != FTK_OK) return status;
     if (value_dim != c->head_dim)
         return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_METADATA,
                            "key '" PREFIX "attention.value_length': found %u, wanted %u, the "
@@ -160,12 +225,22 @@ static ftk_status scaling_keys(ftk_model *m) {
     return FTK_OK;
 }
 
-static bool has_tensor(ftk_model *m, uint32_t layer, const char *suffix) {
-    char name[64];
-    uint64_t index;
-    int n = snprintf(name, sizeof name, "blk.%u.%s", layer, suffix);
-    ftk_str s = {name, (uint64_t)n};
-    return m->reader->find_tensor(m->ctx, s, &index) == FTK_OK;
+/* A list of KV heads by layer must not deny them to a layer that needs them. */
+static ftk_status check_kv_entry(ftk_model *m, uint32_t layer) {
+    char buffer[96];
+    int64_t heads = 0;
+    ftk_str key = kv_heads_key(&buffer);
+    if (m->config.kv_entries == 0 || m->layers[layer].linear) return FTK_OK;
+    if (layer < m->config.kv_entries) {
+        ftk_status status = m->reader->array_i64(m->ctx, key, layer, &heads);
+        if (status != FTK_OK) return status;
+    }
+    if (heads) return FTK_OK;
+    return qwen36_fail(
+        m->host, m->ctx, FTK_E_CKPT_METADATA,
+        "key '%s': found no heads for layer %u, which has full attention by the rest "
+        "of the metadata, wanted %u" CONVERT_AGAIN,
+        buffer, layer, m->config.kv_heads);
 }
 
 /* The kind of each layer, from the list if there is one, else from the interval;
@@ -200,6 +275,8 @@ static ftk_status layer_kinds(ftk_model *m) {
                 "(full_attention_interval, attention.recurrent_layers) makes of it" CONVERT_AGAIN,
                 i, linear ? "full attention" : "linear attention",
                 linear ? "linear attention" : "full attention");
+        status = check_kv_entry(m, i);
+        if (status != FTK_OK) return status;
         uint64_t *count = m->layers[i].linear ? &m->linear_count : &m->kv_layer_count;
         m->layers[i].cache = (uint32_t)(*count)++;
     }
@@ -257,12 +334,20 @@ static ftk_status check_pretokenizer(ftk_model *m) {
     return FTK_OK;
 }
 
+static ftk_status chat_template(ftk_model *m) {
+    ftk_str text;
+    ftk_status status = m->reader->get_str(m->ctx, qwen36_str("tokenizer.chat_template"), &text);
+    if (status == FTK_OK) m->thinking = qwen36_thinking_of(text);
+    return status == FTK_E_NOT_FOUND ? FTK_OK : status;
+}
+
 ftk_status qwen36_configure(ftk_model *m) {
     ftk_status status = shape_keys(m);
     if (status == FTK_OK) status = check_relations(m);
     if (status == FTK_OK) status = scaling_keys(m);
     if (status == FTK_OK) status = check_pretokenizer(m);
     if (status == FTK_OK) status = end_tokens(m);
+    if (status == FTK_OK) status = chat_template(m);
     if (status != FTK_OK) return status;
     m->layers = m->host->alloc(m->ctx, (uint64_t)m->config.layers * sizeof *m->layers, 0);
     if (!m->layers)

@@ -213,6 +213,7 @@ static const ftk_provider provider = {
     .prepare_for_runtime = prepare_for_runtime,
     .run = qwen36_run,
     .destroy = destroy,
+    .format_chat = qwen36_format_chat,
 };
 
 const ftk_provider *freetoken_provider_v1(void) {

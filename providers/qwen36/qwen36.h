@@ -21,6 +21,7 @@ typedef struct qwen36_config {
     uint32_t vocabulary;
     uint32_t heads;
     uint32_t kv_heads;
+    uint64_t kv_entries; /* of a head_count_kv that is a list by layer, 0: it is a number */
     uint32_t head_dim;
     uint32_t rotary_dim;
     uint32_t experts;
@@ -85,6 +86,14 @@ typedef struct qwen36_layer {
 
 #define NO_TENSOR UINT64_MAX
 
+/* How answers open in dialogues: see chat.c. */
+typedef enum {
+    QWEN36_NO_CHAT, /* no template: not trained on dialogues */
+    QWEN36_THINKING_NONE,
+    QWEN36_THINKING_EMPTY,
+    QWEN36_THINKING_SWITCH
+} qwen36_thinking;
+
 struct ftk_model {
     const ftk_host *host;
     ftk_core_ctx *ctx;
@@ -94,11 +103,13 @@ struct ftk_model {
     qwen36_config config;
     int32_t end_tokens[8];
     uint32_t end_token_count;
+    qwen36_thinking thinking;
     qwen36_layer *layers;
 
     ftk_tensor_plan *tensors;
     uint64_t tensor_count;
-    char (*names)[64]; /* one per tensor plan */
+    uint64_t source_count; /* tensors of the checkpoint that the plan reads */
+    char (*names)[64];     /* one per tensor plan */
     ftk_bank_part *bank_parts;
     ftk_kv_layer *kv_layers;
     uint64_t kv_layer_count;
@@ -125,6 +136,9 @@ ftk_status qwen36_configure(struct ftk_model *m); /* fills config, end tokens, l
 
 ftk_status qwen36_plan_weights(ftk_model *m, ftk_plan *plan);
 ftk_status qwen36_load_weights(ftk_model *m, const ftk_weight_views *views);
+
+qwen36_thinking qwen36_thinking_of(ftk_str chat_template);
+ftk_status qwen36_format_chat(const ftk_model *m, const ftk_chat_in *in, const ftk_chat_out *out);
 
 ftk_status qwen36_run(ftk_model *m, const ftk_step *step);
 /* Bytes of workspace for a step of `rows` rows with as many logit rows. */

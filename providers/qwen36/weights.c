@@ -5,11 +5,15 @@
  *
  * Names and shapes are those of GGUF files of architecture qwen35moe, as
  * llama.cpp's converter writes them (its value transformations, 1 + w in norms
- * and -exp in ssm_a, are already in the file).
+ * and -exp in ssm_a, are already in the file), and the variations that are in
+ * use: query, key and value or gate and up in one tensor, ssm_dt without a suffix,
+ * vectors in 16 bits, which load_weights widens.
  */
 #include "qwen36.h"
 
 #include <stdio.h>
+
+#include <freetoken/device/base.h>
 
 enum { ANY_LAYER, FULL_LAYER, LINEAR_LAYER };
 
@@ -60,6 +64,16 @@ static const char *const bank_suffix[B_COUNT] = {"ffn_gate_exps.weight", "ffn_up
                                                  "ffn_down_exps.weight"};
 static const char *const bank_part[B_COUNT] = {"gate", "up", "down"};
 
+#define FUSED_QKV     "attn_qkv.weight"
+#define FUSED_GATE_UP "ffn_gate_up_exps.weight"
+
+static bool in_layer(ftk_model *m, uint32_t layer, const char *suffix) {
+    char name[64];
+    uint64_t index;
+    snprintf(name, sizeof name, "blk.%u.%s", layer, suffix);
+    return m->reader->find_tensor(m->ctx, qwen36_str(name), &index) == FTK_OK;
+}
+
 static ftk_status find(ftk_model *m, const char *name, uint64_t *index, ftk_tensor_info *info) {
     ftk_str s = qwen36_str(name);
     if (m->reader->find_tensor(m->ctx, s, index) != FTK_OK)
@@ -93,45 +107,102 @@ static ftk_status check_shape(ftk_model *m, const char *name, const ftk_tensor_i
                        (unsigned long long)d0, (unsigned long long)d1, (unsigned long long)d2);
 }
 
-/* Adds the tensor `name` to the plan. */
-static ftk_status plan_tensor(ftk_model *m, const char *name, const spec *s, uint64_t *slot) {
+/* Such weights come with one more factor per tensor, which nothing here applies. */
+static ftk_status check_companion(ftk_model *m, const char *name, uint32_t type) {
+    char scale[72];
     uint64_t index;
-    ftk_tensor_info info = {.struct_size = (uint32_t)sizeof info};
-    ftk_status status = find(m, name, &index, &info);
-    if (status == FTK_OK) status = check_shape(m, name, &info, s->cols, s->rows, 1);
+    size_t stem = strlen(name);
+    if (type != FTK_TYPE_NVFP4) return FTK_OK;
+    if (stem > 7 && strcmp(name + stem - 7, ".weight") == 0) stem -= 7;
+    snprintf(scale, sizeof scale, "%.*s.scale", (int)stem, name);
+    if (m->reader->find_tensor(m->ctx, qwen36_str(scale), &index) != FTK_OK) return FTK_OK;
+    return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TYPE,
+                       "tensor '%s' has type NVFP4 with a factor of its own in '%s', which is not "
+                       "supported: use a file quantised to another type, such as Q4_K",
+                       name, scale);
+}
+
+/* Finds `name`, which must have this shape, and a type that its readers take. */
+static ftk_status find_source(ftk_model *m, const char *name, const spec *s, uint64_t *index,
+                              ftk_tensor_info *info) {
+    ftk_status status = find(m, name, index, info);
+    if (status == FTK_OK) status = check_shape(m, name, info, s->cols, s->rows, 1);
+    if (status == FTK_OK) status = check_companion(m, name, info->type);
     if (status != FTK_OK) return status;
-    if (s->f32 && info.type != FTK_TYPE_F32)
-        return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TYPE,
-                           "tensor '%s' has type %s (%u), wanted F32: quantise the model again and "
-                           "leave such tensors as they are",
-                           name, type_name(info.type), info.type);
+    m->source_count++;
+    if (!s->f32 || info->type == FTK_TYPE_F32 || info->type == FTK_TYPE_F16 ||
+        info->type == FTK_TYPE_BF16)
+        return FTK_OK;
+    return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TYPE,
+                       "tensor '%s' has type %s (%u), wanted F32, F16 or BF16: quantise the model "
+                       "again and leave such tensors as they are",
+                       name, type_name(info->type), info->type);
+}
+
+/* Adds s->rows rows of a tensor, from byte `offset` on, to the plan. */
+static void add_rows(ftk_model *m, const char *name, const spec *s, uint64_t index, uint64_t offset,
+                     uint32_t type, uint64_t *slot) {
+    bool widened = s->f32 && type != FTK_TYPE_F32;
     uint64_t at = m->tensor_count++;
     snprintf(m->names[at], sizeof m->names[at], "%s", name);
     m->tensors[at] = (ftk_tensor_plan){.name = qwen36_str(m->names[at]),
                                        .tensor = index,
+                                       .offset = offset,
                                        .rows = s->rows,
                                        .cols = s->cols,
-                                       .source = FTK_SOURCE_TENSOR,
-                                       .type = info.type};
+                                       .source = widened ? FTK_SOURCE_COMPUTED : FTK_SOURCE_TENSOR,
+                                       .type = widened ? FTK_TYPE_F32 : type};
     *slot = at;
+}
+
+static ftk_status plan_tensor(ftk_model *m, const char *name, const spec *s, uint64_t *slot) {
+    uint64_t index;
+    ftk_tensor_info info = {.struct_size = (uint32_t)sizeof info};
+    ftk_status status = find_source(m, name, s, &index, &info);
+    if (status == FTK_OK) add_rows(m, name, s, index, 0, info.type, slot);
+    return status;
+}
+
+/* Query and gate, key and value out of one tensor, in this order. */
+static ftk_status plan_fused_attention(ftk_model *m, uint32_t layer, const spec specs[T_COUNT]) {
+    static const int parts[] = {T_Q, T_K, T_V};
+    char name[64];
+    uint64_t index, offset = 0;
+    ftk_tensor_info info = {.struct_size = (uint32_t)sizeof info};
+    spec whole = specs[T_Q];
+    whole.rows += specs[T_K].rows + specs[T_V].rows;
+    snprintf(name, sizeof name, "blk.%u." FUSED_QKV, layer);
+    ftk_status status = find_source(m, name, &whole, &index, &info);
+    if (status != FTK_OK) return status;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const spec *s = &specs[parts[i]];
+        add_rows(m, name, s, index, offset, info.type, &m->layers[layer].plan[parts[i]]);
+        offset += info.bytes / whole.rows * s->rows;
+    }
     return FTK_OK;
 }
 
-static ftk_status plan_bank(ftk_model *m, uint32_t layer, int part) {
+/* The part of the experts that begins at row `first` of `rows_stored` in each. */
+static ftk_status plan_bank(ftk_model *m, uint32_t layer, int part, const char *suffix,
+                            uint64_t first, uint64_t rows_stored) {
     const qwen36_config *c = &m->config;
     char name[64];
-    snprintf(name, sizeof name, "blk.%u.%s", layer, bank_suffix[part]);
+    snprintf(name, sizeof name, "blk.%u.%s", layer, suffix);
     uint64_t rows = part == B_DOWN ? c->hidden : c->expert_ff;
     uint64_t cols = part == B_DOWN ? c->expert_ff : c->hidden;
     uint64_t index;
     ftk_tensor_info info = {.struct_size = (uint32_t)sizeof info};
     ftk_status status = find(m, name, &index, &info);
-    if (status == FTK_OK) status = check_shape(m, name, &info, cols, rows, c->experts);
+    if (status == FTK_OK) status = check_shape(m, name, &info, cols, rows_stored, c->experts);
+    if (status == FTK_OK) status = check_companion(m, name, info.type);
     if (status != FTK_OK) return status;
+    if (first == 0) m->source_count++;
     uint64_t at = (uint64_t)layer * B_COUNT + (uint64_t)part;
+    uint64_t stride = info.bytes / c->experts;
     m->bank_parts[at] = (ftk_bank_part){.part = qwen36_str(bank_part[part]),
                                         .tensor = index,
-                                        .expert_stride = info.bytes / c->experts,
+                                        .offset = stride / rows_stored * first,
+                                        .expert_stride = stride,
                                         .rows = rows,
                                         .cols = cols,
                                         .layer = layer,
@@ -142,28 +213,51 @@ static ftk_status plan_bank(ftk_model *m, uint32_t layer, int part) {
     return FTK_OK;
 }
 
+static ftk_status plan_experts(ftk_model *m, uint32_t layer) {
+    uint64_t ff = m->config.expert_ff;
+    bool fused = !in_layer(m, layer, bank_suffix[B_GATE]) && in_layer(m, layer, FUSED_GATE_UP);
+    ftk_status status = FTK_OK;
+    for (int part = 0; status == FTK_OK && part < B_COUNT; part++) {
+        if (fused && part != B_DOWN)
+            status = plan_bank(m, layer, part, FUSED_GATE_UP, part == B_UP ? ff : 0, 2 * ff);
+        else
+            status = plan_bank(m, layer, part, bank_suffix[part], 0,
+                               part == B_DOWN ? m->config.hidden : ff);
+    }
+    return status;
+}
+
+static ftk_status plan_dense(ftk_model *m, uint32_t layer, const spec specs[T_COUNT]) {
+    qwen36_layer *l = &m->layers[layer];
+    bool fused = !l->linear && !in_layer(m, layer, specs[T_Q].suffix) &&
+                 in_layer(m, layer, FUSED_QKV);
+    for (int t = 0; t < T_COUNT; t++) {
+        l->plan[t] = NO_TENSOR;
+        if (specs[t].kind == (l->linear ? FULL_LAYER : LINEAR_LAYER)) continue;
+        if (fused && (t == T_Q || t == T_K || t == T_V)) continue;
+        const char *suffix = specs[t].suffix;
+        if (t == T_DT && !in_layer(m, layer, suffix) && in_layer(m, layer, "ssm_dt"))
+            suffix = "ssm_dt";
+        char name[64];
+        snprintf(name, sizeof name, "blk.%u.%s", layer, suffix);
+        ftk_status status = plan_tensor(m, name, &specs[t], &l->plan[t]);
+        if (status != FTK_OK) return status;
+    }
+    return fused ? plan_fused_attention(m, layer, specs) : FTK_OK;
+}
+
 static ftk_status plan_layer(ftk_model *m, uint32_t layer) {
     spec specs[T_COUNT];
     layer_specs(&m->config, specs);
     qwen36_layer *l = &m->layers[layer];
-    for (int t = 0; t < T_COUNT; t++) {
-        l->plan[t] = NO_TENSOR;
-        if (specs[t].kind == (l->linear ? FULL_LAYER : LINEAR_LAYER)) continue;
-        char name[64];
-        snprintf(name, sizeof name, "blk.%u.%s", layer, specs[t].suffix);
-        ftk_status status = plan_tensor(m, name, &specs[t], &l->plan[t]);
-        if (status != FTK_OK) return status;
-    }
-    for (int part = 0; part < B_COUNT; part++) {
-        ftk_status status = plan_bank(m, layer, part);
-        if (status != FTK_OK) return status;
-    }
-    if (!l->linear)
+    ftk_status status = plan_dense(m, layer, specs);
+    if (status == FTK_OK) status = plan_experts(m, layer);
+    if (status == FTK_OK && !l->linear)
         m->kv_layers[l->cache] = (ftk_kv_layer){.layer = layer,
                                                 .kv_heads = m->config.kv_heads,
                                                 .key_dim = m->config.head_dim,
                                                 .value_dim = m->config.head_dim};
-    return FTK_OK;
+    return status;
 }
 
 /* The output matrix, or the embedding where a file ties the two. */
@@ -219,7 +313,7 @@ static void plan_formats(ftk_model *m, qwen36_layer *l) {
 /* Tensors that nothing here reads are fine (vision, MTP, scales), but are said. */
 static void note_unused(ftk_model *m) {
     uint64_t total = m->reader->tensor_count(m->ctx);
-    uint64_t used = m->tensor_count + (uint64_t)m->config.layers * B_COUNT;
+    uint64_t used = m->source_count;
     if (total > used)
         qwen36_note(m->host, m->ctx,
                     m->config.mtp_blocks ? FTK_SEVERITY_INFO : FTK_SEVERITY_WARNING,
@@ -268,7 +362,28 @@ static const ftk_weight *weight_at(const ftk_weight_views *views, uint64_t i) {
                                               i * views->weight_stride);
 }
 
+/* Converts a vector of 16-bit floats. */
+static ftk_status widen(ftk_model *m, const ftk_tensor_plan *t, float *out) {
+    uint16_t piece[1024];
+    const uint64_t room = sizeof piece / sizeof *piece, total = t->rows * t->cols;
+    ftk_tensor_info info = {.struct_size = (uint32_t)sizeof info};
+    ftk_status status = m->reader->tensor(m->ctx, t->tensor, &info);
+    for (uint64_t at = 0; status == FTK_OK && at < total; at += room) {
+        uint64_t n = total - at < room ? total - at : room;
+        status = m->reader->read(m->ctx, t->tensor, at * sizeof *piece, n * sizeof *piece, piece);
+        for (uint64_t i = 0; status == FTK_OK && i < n; i++)
+            out[at + i] = info.type == FTK_TYPE_F16 ? ftk_f16_to_f32(piece[i])
+                                                    : ftk_bf16_to_f32(piece[i]);
+    }
+    return status;
+}
+
 ftk_status qwen36_load_weights(ftk_model *m, const ftk_weight_views *views) {
+    for (uint64_t i = 0; i < m->tensor_count; i++) {
+        if (m->tensors[i].source != FTK_SOURCE_COMPUTED) continue;
+        ftk_status status = widen(m, &m->tensors[i], views->computed[i]);
+        if (status != FTK_OK) return status;
+    }
     for (int g = 0; g < G_COUNT; g++) m->g[g] = weight_at(views, m->global[g]);
     for (uint32_t i = 0; i < m->config.layers; i++) {
         qwen36_layer *l = &m->layers[i];

@@ -23,6 +23,20 @@ typedef struct fti_backend_options {
     bool float_numerics;  /* weights dequantised, f32 activations; verification only */
 } fti_backend_options;
 
+#define FTI_COUNTED_ROWS 1024u
+
+/* What a stream has executed, eagerly or out of graphs: how a test knows that the
+ * variant, the batch size or the graph that it names really ran. */
+typedef struct fti_stream_counts {
+    uint64_t reference; /* operators by the plain kernels */
+    uint64_t vector;    /* operators by kernels of an instruction set */
+    uint64_t provider;  /* kernels of the provider */
+    uint64_t copies;    /* copies and clears */
+    uint64_t replays;   /* graphs launched */
+    /* Embeddings of n rows, of which a step has one; the last counts all larger ones. */
+    uint64_t rows[FTI_COUNTED_ROWS + 1];
+} fti_stream_counts;
+
 typedef struct fti_backend_ops {
     const char *name; /* "cpu" */
 
@@ -47,6 +61,8 @@ typedef struct fti_backend_ops {
     void (*stream_destroy)(ftk_stream *);
     /* Waits for everything on the stream; the first failure since the last sync. */
     ftk_status (*stream_sync)(ftk_stream *);
+    /* Since the stream was made; after a sync all work put on it is counted. */
+    void (*stream_counts)(const ftk_stream *, fti_stream_counts *out);
 
     /* Host memory to device and back, ordered on the stream. The host side must
      * stay valid until the work has run. */

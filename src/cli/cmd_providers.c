@@ -1,4 +1,4 @@
-/* cmd_providers.c: `freetoken providers list` and `check`. */
+/* cmd_providers.c: `freetoken providers`: list and check; the way to the others. */
 #include <string.h>
 
 #include "cli/commands.h"
@@ -81,22 +81,43 @@ static int list_providers(const fti_cli_call *call, bool check) {
     return code;
 }
 
-int fti_cli_providers(const fti_cli_call *call) {
-    static const char *const names[] = {"list", "check", "allow"};
-    const char *what = call->argument_count ? call->arguments[0] : "list";
-    const char *which = call->argument_count > 1 ? call->arguments[1] : NULL;
-    bool allow = strcmp(what, "allow") == 0;
-    bool check = strcmp(what, "check") == 0;
-    if (!allow && !check && strcmp(what, "list") != 0) {
-        const char *near = fti_cli_nearest(what, names, 3, sizeof names[0]);
-        return fti_cli_usage("providers has no '%s'; %s%s%s", what,
-                             near ? "did you mean '" : "it has list, check and allow",
-                             near ? near : "", near ? "'?" : "");
+static int check_words(const fti_cli_call *call, const char *what) {
+    static const struct {
+        const char *name;
+        size_t least, most; /* words, the name included */
+        const char *wants;
+    } actions[] = {{"list", 0, 1, ""},
+                   {"check", 1, 1, ""},
+                   {"allow", 2, 2, "NAME or FOLDER"},
+                   {"explain", 2, 3, "MODEL, or ARCHITECTURE CONTAINER"}};
+    const size_t count = sizeof actions / sizeof actions[0];
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(what, actions[i].name) != 0) continue;
+        if (call->argument_count > actions[i].most) {
+            return fti_cli_usage("providers %s takes no argument '%s'", what,
+                                 call->arguments[actions[i].most]);
+        }
+        if (call->argument_count >= actions[i].least) return 0;
+        return fti_cli_usage("providers %s wants %s", what, actions[i].wants);
     }
-    if (allow && !which) return fti_cli_usage("providers allow wants NAME or FOLDER");
-    if (!allow && which) return fti_cli_usage("providers %s takes no argument '%s'", what, which);
+    const char *near = fti_cli_nearest(what, &actions[0].name, count, sizeof actions[0]);
+    return fti_cli_usage("providers has no '%s'; %s%s%s", what,
+                         near ? "did you mean '" : "it has list, check, allow and explain",
+                         near ? near : "", near ? "'?" : "");
+}
+
+int fti_cli_providers(const fti_cli_call *call) {
+    const char *what = call->argument_count ? call->arguments[0] : "list";
+    int code = check_words(call, what);
+    if (code) return code;
+    bool allow = strcmp(what, "allow") == 0;
     if (!allow && fti_cli_given(call, "update")) {
         return fti_cli_usage("--update belongs to providers allow");
     }
-    return allow ? fti_cli_allow(call, which) : list_providers(call, check);
+    if (allow) return fti_cli_allow(call, call->arguments[1]);
+    if (strcmp(what, "explain") == 0) {
+        return fti_cli_explain(call, call->arguments[1],
+                               call->argument_count > 2 ? call->arguments[2] : NULL);
+    }
+    return list_providers(call, strcmp(what, "check") == 0);
 }

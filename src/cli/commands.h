@@ -11,11 +11,19 @@ typedef struct fti_cli_values {
     double temperature;
     double top_p;
     double min_p;
+    double repetition_penalty;
+    double presence_penalty;
+    double frequency_penalty;
     uint64_t seed;
     uint32_t top_k;
     uint32_t max_tokens;
     uint32_t chunk;
     uint32_t window;
+    uint32_t penalty_last;
+    uint32_t logprobs;
+    fti_cli_list stop;
+    fti_cli_list biases;
+    const char *system;
     bool greedy;
     bool ignore_end;
     bool special;
@@ -23,6 +31,7 @@ typedef struct fti_cli_values {
     bool plan;
     bool tensors;
     bool update;
+    bool no_thinking;
 } fti_cli_values;
 
 static inline const fti_cli_values *fti_cli_values_of(const fti_cli_call *call) {
@@ -30,11 +39,15 @@ static inline const fti_cli_values *fti_cli_values_of(const fti_cli_call *call) 
 }
 
 int fti_cli_run(const fti_cli_call *call);
+int fti_cli_chat(const fti_cli_call *call);
 int fti_cli_tokenize(const fti_cli_call *call);
 int fti_cli_logits(const fti_cli_call *call);
 int fti_cli_perplexity(const fti_cli_call *call);
 int fti_cli_inspect(const fti_cli_call *call);
 int fti_cli_providers(const fti_cli_call *call);
+int fti_cli_selftest(const fti_cli_call *call);
 int fti_cli_allow(const fti_cli_call *call, const char *which); /* providers allow */
+/* providers explain MODEL, or ARCHITECTURE CONTAINER; `container` may be NULL. */
+int fti_cli_explain(const fti_cli_call *call, const char *model, const char *container);
 
 #endif

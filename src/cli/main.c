@@ -1,6 +1,7 @@
 /* main.c: the tables of `freetoken`: its commands and their options. */
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "freetoken/freetoken.h"
 
 const char fti_cli_program_name[] = "freetoken";
 
@@ -11,6 +12,9 @@ enum {
     PERPLEXITY = 1u << 3,
     INSPECT = 1u << 4,
     PROVIDERS = 1u << 5,
+    SELFTEST = 1u << 6,
+    CHAT = 1u << 7,
+    ANSWERING = RUN | CHAT,
     PROMPTED = RUN | TOKENIZE | LOGITS,
     MEASURING = TOKENIZE | LOGITS | PERPLEXITY
 };
@@ -24,29 +28,47 @@ static const fti_cli_option option_table[] = {
     {"file", "FILE", "read the prompt from FILE (-: standard input), to the last byte", NULL,
      VALUE(file), PROMPTED, FTI_CLI_TEXT, 0, 0, 'f'},
     {"max-tokens", "N", "stop after N tokens (default 256; 0: when the context is full)", NULL,
-     VALUE(max_tokens), RUN, FTI_CLI_U32, 0, U32_MAX, 'n'},
-    {"ignore-eos", NULL, "go on past end tokens", NULL, VALUE(ignore_end), RUN, FTI_CLI_FLAG, 0, 0,
-     0},
+     VALUE(max_tokens), ANSWERING, FTI_CLI_U32, 0, U32_MAX, 'n'},
+    {"ignore-eos", NULL, "go on past end tokens", NULL, VALUE(ignore_end), ANSWERING, FTI_CLI_FLAG,
+     0, 0, 0},
     {"special", NULL, "recognise special tokens written in the prompt", NULL, VALUE(special), RUN,
      FTI_CLI_FLAG, 0, 0, 0},
     {"greedy", NULL, "always the likeliest token (default without a sampling option)", NULL,
-     VALUE(greedy), RUN, FTI_CLI_FLAG, 0, 0, 0},
+     VALUE(greedy), ANSWERING, FTI_CLI_FLAG, 0, 0, 0},
     {"temp", "F", "temperature (default 1 with another sampling option; 0: greedy)", NULL,
-     VALUE(temperature), RUN, FTI_CLI_NUMBER, 0, 100, 0},
-    {"top-k", "N", "sample from the N likeliest tokens (0: all)", NULL, VALUE(top_k), RUN,
+     VALUE(temperature), ANSWERING, FTI_CLI_NUMBER, 0, 100, 0},
+    {"top-k", "N", "sample from the N likeliest tokens (0: all)", NULL, VALUE(top_k), ANSWERING,
      FTI_CLI_U32, 0, U32_MAX, 0},
     {"top-p", "F", "sample from the likeliest tokens that hold F of the probability (1: all)", NULL,
-     VALUE(top_p), RUN, FTI_CLI_NUMBER, 1e-6, 1, 0},
+     VALUE(top_p), ANSWERING, FTI_CLI_NUMBER, 1e-6, 1, 0},
     {"min-p", "F", "drop tokens less likely than F times the likeliest (0: none)", NULL,
-     VALUE(min_p), RUN, FTI_CLI_NUMBER, 0, BELOW_ONE, 0},
-    {"seed", "N", "of the random numbers (default 0): one seed, one text", NULL, VALUE(seed), RUN,
-     FTI_CLI_U64, 0, 0, 0},
+     VALUE(min_p), ANSWERING, FTI_CLI_NUMBER, 0, BELOW_ONE, 0},
+    {"seed", "N", "of the random numbers (default 0): one seed, one text", NULL, VALUE(seed),
+     ANSWERING, FTI_CLI_U64, 0, 0, 0},
+    {"repetition-penalty", "F", "make tokens that occurred less likely by F (1: off)", NULL,
+     VALUE(repetition_penalty), ANSWERING, FTI_CLI_NUMBER, 1e-6, 100, 0},
+    {"presence-penalty", "F", "take F off the logit of a token that occurred (0: off)", NULL,
+     VALUE(presence_penalty), ANSWERING, FTI_CLI_NUMBER, -100, 100, 0},
+    {"frequency-penalty", "F", "take F off for each time that it occurred (0: off)", NULL,
+     VALUE(frequency_penalty), ANSWERING, FTI_CLI_NUMBER, -100, 100, 0},
+    {"penalty-last", "N", "tokens that the penalties look back on (0: all)", NULL,
+     VALUE(penalty_last), ANSWERING, FTI_CLI_U32, 0, U32_MAX, 0},
+    {"logit-bias", "ID=B", "add B to the logit of token ID (-inf: never); may be repeated", NULL,
+     VALUE(biases), ANSWERING, FTI_CLI_LIST, 0, FTI_CLI_LIST_MAX, 0},
+    {"stop", "TEXT", "end before TEXT; may be repeated", NULL, VALUE(stop), ANSWERING, FTI_CLI_LIST,
+     0, 16, 0},
+    {"logprobs", "N", "log-probabilities of each token and the N likeliest; with --json", NULL,
+     VALUE(logprobs), RUN, FTI_CLI_U32, 0, FTK_MAX_LOGPROBS, 0},
+    {"system", "TEXT", "instructions that precede the conversation", NULL, VALUE(system), CHAT,
+     FTI_CLI_TEXT, 0, 0, 0},
+    {"no-thinking", NULL, "answer at once, where the model could think first", NULL,
+     VALUE(no_thinking), CHAT, FTI_CLI_FLAG, 0, 0, 0},
     {"plain", NULL, "take special tokens in the text as plain text", NULL, VALUE(plain), MEASURING,
      FTI_CLI_FLAG, 0, 0, 0},
     {"out", "FILE", "where the logits go; replaced as a whole at the end", NULL, VALUE(out), LOGITS,
      FTI_CLI_TEXT, 0, 0, 'o'},
     {"chunk", "N", "prompt rows per step (0: as configured); results do not depend on it", NULL,
-     VALUE(chunk), RUN | LOGITS | PERPLEXITY, FTI_CLI_U32, 0, U32_MAX, 0},
+     VALUE(chunk), ANSWERING | LOGITS | PERPLEXITY, FTI_CLI_U32, 0, U32_MAX, 0},
     {"window", "N", "tokens per window, each from an empty state (default 1024)", NULL,
      VALUE(window), PERPLEXITY, FTI_CLI_U32, 2, U32_MAX, 0},
     {"plan", NULL, "load the allowed provider and show the memory plan", NULL, VALUE(plan), INSPECT,
@@ -62,6 +84,16 @@ static const fti_cli_command command_table[] = {
      "error. Ctrl-C stops the generation (exit code 1), a second one the program.\n\n"
      "example: freetoken run model.gguf -p 'Once upon a time' -n 64",
      RUN, 1, 1, fti_cli_run},
+    {"chat", "MODEL", "converse with a model",
+     "Reads a line, streams the answer, and keeps the conversation. Needs a model that was\n"
+     "trained to converse; says so otherwise (exit code 5). Without -n an answer ends where\n"
+     "the model ends it, or with the context.\n\n"
+     "/help   the commands\n"
+     "/reset  forget the conversation\n"
+     "/quit   leave (also Ctrl-D)\n"
+     "Ctrl-C  stop the answer, or drop the line; the program goes on\n\n"
+     "example: freetoken chat model.gguf --system 'Answer in one sentence.' --temp 0.7",
+     CHAT, 1, 1, fti_cli_chat},
     {"tokenize", "MODEL", "show the tokens of a text",
      "Prints the id and the text of every token. Special tokens are recognised unless\n"
      "--plain is given.\n\n"
@@ -83,17 +115,31 @@ static const fti_cli_command command_table[] = {
      "provider is loaded and the memory plan shown; nothing is allocated.\n\n"
      "example: freetoken inspect model.gguf --plan --ctx 8192",
      INSPECT, 1, 1, fti_cli_inspect},
-    {"providers", "[list | check | allow NAME|FOLDER]", "list, check and allow model providers",
+    {"providers", "[list | check | allow NAME|FOLDER | explain MODEL]",
+     "list, check, allow and explain model providers",
      "list   what the search folders hold and the configuration allows\n"
      "check  the same; exit code 4 if an allowed provider fails a check\n"
      "allow  write a provider's path and sha256 into the user's configuration (or that of\n"
-     "       --config). NAME is looked up in the search folders; a FOLDER contains a slash.\n\n"
+     "       --config). NAME is looked up in the search folders; a FOLDER contains a slash.\n"
+     "explain  why each provider would or would not take MODEL, or ARCHITECTURE CONTAINER;\n"
+     "       exit code 4 if none or more than one would\n\n"
      "example: freetoken providers allow /usr/lib/freetoken/providers/NAME",
-     PROVIDERS, 0, 2, fti_cli_providers},
+     PROVIDERS, 0, 3, fti_cli_providers},
+    {"selftest", "[MODEL]", "hold every kernel of this machine against its reference",
+     "Gives adversarial data of every weight type to all kernel variants, on one and more\n"
+     "threads, run and replayed, and compares the results with the reference bit by bit.\n"
+     "With MODEL also whole generations, with graphs and without. Exit code 7 if anything\n"
+     "differs. Needs no configuration without MODEL.\n\n"
+     "example: freetoken selftest model.gguf",
+     SELFTEST, 0, 1, fti_cli_selftest},
 };
 
 int main(int argc, char **argv) {
-    fti_cli_values values = {.temperature = 1.0, .top_p = 1.0, .max_tokens = 256, .window = 1024};
+    fti_cli_values values = {.temperature = 1.0,
+                             .top_p = 1.0,
+                             .max_tokens = 256,
+                             .window = 1024,
+                             .repetition_penalty = 1.0};
     const fti_cli_program program = {
         "Runs mixture-of-experts language models on machines that are too small for them.",
         command_table,

@@ -20,7 +20,7 @@
 const fti_cli_option fti_cli_common_options[] = {
     {"config", "FILE", "configuration (default: the user's, then /etc/freetoken/config.yaml)", NULL,
      COMMON(config), ALL_COMMANDS, FTI_CLI_TEXT, 0, 0, 'c'},
-    {"backend", "KIND", "auto, cpu, cuda or hip", "backend.kind", COMMON(backend), ALL_COMMANDS,
+    {"backend", "auto|cpu|cuda|hip", "what computes", "backend.kind", COMMON(backend), ALL_COMMANDS,
      FTI_CLI_TEXT, 0, 0, 0},
     {"device-budget", "SIZE", "device memory that may be used, such as 8GiB", "memory.device",
      COMMON(device_budget), ALL_COMMANDS, FTI_CLI_TEXT, 0, 0, 0},
@@ -28,9 +28,9 @@ const fti_cli_option fti_cli_common_options[] = {
      ALL_COMMANDS, FTI_CLI_TEXT, 0, 0, 0},
     {"threads", "N", "threads of the CPU backend", "backend.threads", COMMON(threads), ALL_COMMANDS,
      FTI_CLI_TEXT, 0, 0, 't'},
-    {"numerics", "MODE", "exact, or float (slow; to verify a model)", "numerics", COMMON(numerics),
-     ALL_COMMANDS, FTI_CLI_TEXT, 0, 0, 0},
-    {"graphs", "MODE", "captured steps: auto, on or off", "backend.graphs", COMMON(graphs),
+    {"numerics", "exact|float", "exact, or float (slow; to verify a model)", "numerics",
+     COMMON(numerics), ALL_COMMANDS, FTI_CLI_TEXT, 0, 0, 0},
+    {"graphs", "auto|on|off", "replay captured steps", "backend.graphs", COMMON(graphs),
      ALL_COMMANDS, FTI_CLI_TEXT, 0, 0, 0},
     {"json", NULL, "print one JSON object and nothing else on standard output", NULL, COMMON(json),
      ALL_COMMANDS, FTI_CLI_FLAG, 0, 0, 0},
@@ -163,6 +163,14 @@ static int bad_value(const fti_cli_option *row, const char *text) {
                          row->max);
 }
 
+static int append_item(const fti_cli_option *row, fti_cli_list *list, const char *text) {
+    if (list->count >= (size_t)row->max) {
+        return fti_cli_usage("--%s: given more than %.0f times", row->name, row->max);
+    }
+    list->items[list->count++] = text;
+    return 0;
+}
+
 static int store(const fti_cli_option *row, void *values, const char *text) {
     void *at = (char *)values + row->offset;
     uint64_t whole = 0;
@@ -170,6 +178,7 @@ static int store(const fti_cli_option *row, void *values, const char *text) {
     switch (row->kind) {
     case FTI_CLI_FLAG: *(bool *)at = true; return 0;
     case FTI_CLI_TEXT: *(const char **)at = text; return 0;
+    case FTI_CLI_LIST: return append_item(row, at, text);
     case FTI_CLI_U64:
         if (!fti_cli_parse_u64(text, (uint64_t *)at)) return bad_value(row, text);
         return 0;

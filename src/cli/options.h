@@ -11,12 +11,19 @@
 #include <stdint.h>
 
 typedef enum {
-    FTI_CLI_FLAG,  /* bool */
-    FTI_CLI_TEXT,  /* const char * */
-    FTI_CLI_U32,   /* uint32_t */
-    FTI_CLI_U64,   /* uint64_t */
-    FTI_CLI_NUMBER /* double */
+    FTI_CLI_FLAG,   /* bool */
+    FTI_CLI_TEXT,   /* const char * */
+    FTI_CLI_U32,    /* uint32_t */
+    FTI_CLI_U64,    /* uint64_t */
+    FTI_CLI_NUMBER, /* double */
+    FTI_CLI_LIST    /* fti_cli_list: may be given again, up to `max` times */
 } fti_cli_kind;
+
+#define FTI_CLI_LIST_MAX 64
+typedef struct fti_cli_list {
+    const char *items[FTI_CLI_LIST_MAX];
+    size_t count;
+} fti_cli_list;
 
 typedef struct fti_cli_option {
     const char *name;

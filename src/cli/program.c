@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/manual.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/text.h"
@@ -33,7 +34,7 @@ static void print_options(const fti_cli_option *rows, size_t count, uint32_t gro
                                     row->letter ? row->letter : ' ', row->letter ? ',' : ' ',
                                     row->name, row->placeholder ? " " : "",
                                     row->placeholder ? row->placeholder : "");
-        (void)printf("  %-28s %s\n", left, row->help);
+        (void)printf("  %-32s %s\n", left, row->help);
         free(left);
     }
 }
@@ -57,6 +58,38 @@ static void list_commands(const fti_cli_program *program) {
     (void)printf("\n  --version    the release that is running\n");
     (void)printf("\nExit codes: 0 ok, 1 run failed, 2 usage, 3 configuration, 4 provider "
                  "refused,\n5 checkpoint refused, 6 does not fit, 7 device.\n");
+}
+
+static int write_manual(const fti_cli_program *program, const char *which) {
+    bool whole = which && strcmp(which, "all") == 0;
+    if (!which || whole) {
+        fti_cli_man_program(program, whole);
+        return 0;
+    }
+    const fti_cli_command *command = find_command(program, which);
+    if (!command) return unknown_command(program, which);
+    fti_cli_man_command(program, command);
+    return 0;
+}
+
+/* `help --man [COMMAND | all]`, `help --completion SHELL` and `help --commands`: for
+ * those who package the program. */
+static int generate(const fti_cli_program *program, const char *what, const char *which) {
+    bool completion = which && strcmp(what, "--completion") == 0;
+    if (strcmp(what, "--man") == 0) return write_manual(program, which);
+    if (strcmp(what, "--commands") == 0) {
+        for (size_t i = 0; i < program->command_count; i++) {
+            (void)printf("%s\n", program->commands[i].name);
+        }
+    } else if (completion && strcmp(which, "bash") == 0) {
+        fti_cli_complete_bash(program);
+    } else if (completion && strcmp(which, "zsh") == 0) {
+        fti_cli_complete_zsh(program);
+    } else {
+        return fti_cli_usage("help takes a command, --commands, --man [COMMAND | all] or "
+                             "--completion bash|zsh");
+    }
+    return 0;
 }
 
 static int help(const fti_cli_program *program, const char *name) {
@@ -109,6 +142,7 @@ static int dispatch(const fti_cli_program *program, int argc, char **argv) {
         return 0;
     }
     if (strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+        if (argc > 2 && argv[2][0] == '-') return generate(program, argv[2], argv[3]);
         return help(program, argc > 2 ? argv[2] : NULL);
     }
     const fti_cli_command *command = find_command(program, word);

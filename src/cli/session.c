@@ -20,11 +20,23 @@ static void note_interrupt(int number) {
     interrupted = 1;
 }
 
-void fti_cli_catch_interrupt(void) {
+static void handle_interrupts(int flags) {
     struct sigaction action = {.sa_handler = note_interrupt};
     (void)sigemptyset(&action.sa_mask);
-    action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
+    action.sa_flags = flags;
     (void)sigaction(SIGINT, &action, NULL);
+}
+
+void fti_cli_catch_interrupt(void) {
+    handle_interrupts((int)(SA_RESETHAND | SA_RESTART));
+}
+
+void fti_cli_keep_interrupts(void) {
+    handle_interrupts(0);
+}
+
+void fti_cli_forget_interrupt(void) {
+    interrupted = 0;
 }
 
 bool fti_cli_interrupted(void) {
@@ -60,7 +72,7 @@ static int apply_option(ftk_config *config, const fti_cli_option *row, const cha
     return fti_cli_fail_with(&err);
 }
 
-static int apply_options(ftk_config *config, const fti_cli_common *common) {
+int fti_cli_apply_options(ftk_config *config, const fti_cli_common *common) {
     for (size_t i = 0; i < fti_cli_common_option_count; i++) {
         const fti_cli_option *row = &fti_cli_common_options[i];
         if (!row->key) continue;
@@ -84,7 +96,7 @@ int fti_cli_load_config(const fti_cli_common *common, ftk_config **out) {
         if (ftk_config_load(path, out, &err) != FTK_OK) code = fti_cli_fail_with(&err);
     }
     free(user);
-    if (code == 0) code = apply_options(*out, common);
+    if (code == 0) code = fti_cli_apply_options(*out, common);
     if (code) {
         ftk_config_free(*out);
         *out = NULL;
@@ -131,7 +143,11 @@ int fti_cli_open(const fti_cli_common *common, const char *model, uint32_t stop_
     options.progress = on_progress;
     options.user = &progress;
     ftk_error err = FTK_ERROR_INIT;
-    ftk_status status = ftk_engine_open(config, model, &options, out, &err);
+    /* A tool that runs asks one thing at a time: state and graphs for more would be waste. */
+    ftk_status status = FTK_OK;
+    if (stop_after == FTK_OPEN_READY)
+        status = ftk_config_set(config, "scheduler.max_running", "1", &err);
+    if (status == FTK_OK) status = ftk_engine_open(config, model, &options, out, &err);
     if (progress.shown) (void)fputs("\r\033[K", stderr);
     ftk_config_free(config);
     return status == FTK_OK ? 0 : fti_cli_fail_with(&err);

@@ -18,6 +18,9 @@ char *fti_cli_user_config(void);
 /* Loads the configuration that the options choose and applies the others. */
 int fti_cli_load_config(const fti_cli_common *common, ftk_config **out);
 
+/* Applies the common options to a configuration. */
+int fti_cli_apply_options(ftk_config *config, const fti_cli_common *common);
+
 /* Loads the configuration and opens the model; the engine is the caller's. */
 int fti_cli_open(const fti_cli_common *common, const char *model, uint32_t stop_after,
                  ftk_engine **out);
@@ -26,6 +29,10 @@ int fti_cli_open(const fti_cli_common *common, const char *model, uint32_t stop_
  * it. */
 void fti_cli_catch_interrupt(void);
 bool fti_cli_interrupted(void);
+/* From here on no Ctrl-C ends the program: each is noted until it is forgotten, and
+ * interrupts a read. */
+void fti_cli_keep_interrupts(void);
+void fti_cli_forget_interrupt(void);
 
 /* Token ids of `text`, to be released with free(). */
 int fti_cli_encode(const ftk_engine *engine, const char *text, size_t size, bool special,

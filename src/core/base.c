@@ -1,6 +1,7 @@
 /* base.c: see base.h. */
 #include "core/base.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -65,13 +66,27 @@ ftk_status fti_no_memory(ftk_error *err, uint64_t bytes, const char *what) {
                     (unsigned long long)bytes, what);
 }
 
+static atomic_ullong allocations;
+
+void fti_count_allocation(void) {
+    atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed);
+}
+
+uint64_t fti_allocation_count(void) {
+    return atomic_load_explicit(&allocations, memory_order_relaxed);
+}
+
 void *fti_calloc(size_t count, size_t size) {
-    return calloc(count ? count : 1, size ? size : 1);
+    fti_count_allocation();
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) return NULL;
+    return calloc(1, bytes ? bytes : 1);
 }
 
 void *fti_realloc(void *old, size_t count, size_t size) {
     size_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes)) return NULL;
+    fti_count_allocation();
     return realloc(old, bytes ? bytes : 1);
 }
 

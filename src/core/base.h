@@ -59,6 +59,10 @@ void *fti_calloc(size_t count, size_t size);
 void *fti_realloc(void *old, size_t count, size_t size); /* not zeroed */
 void fti_free(void *p);
 char *fti_strndup(const char *text, size_t size);
+/* Allocations of this process so far, those of backends included: a test that finds
+ * it unchanged has proof that steps allocate nothing. No result depends on it. */
+uint64_t fti_allocation_count(void);
+void fti_count_allocation(void); /* for memory that does not come from the functions above */
 
 /* ---- strings ---- */
 static inline ftk_str fti_str(const char *c_string) {

@@ -1,7 +1,7 @@
 /*
  * checkpoint.c: the container-independent half of a checkpoint: who owns path
- * and mapping, finding records by name, typed metadata, the table of tensor
- * types. What is in the file is gguf.c's business.
+ * and mapping, finding the shards of a split model, finding records by name, typed
+ * metadata, the table of tensor types. What is in a file is gguf.c's business.
  */
 #include "core/checkpoint.h"
 #include "core/gguf.h"
@@ -47,7 +47,7 @@ static const char *path_tail(const char *path) {
 
 ftk_status fti_checkpoint_fail(const fti_checkpoint *checkpoint, ftk_error *err, ftk_status status,
                                const char *format, ...) {
-    char text[640];
+    char text[900];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
@@ -166,7 +166,12 @@ static ftk_status map_file(fti_checkpoint *c, ftk_error *err) {
     return status;
 }
 
-static ftk_status deliver(fti_checkpoint *c, ftk_status status, fti_checkpoint **out) {
+/* One file, complete or a shard. */
+static ftk_status open_file(const char *path, fti_checkpoint **out, ftk_error *err) {
+    fti_checkpoint *c = new_checkpoint(path, err);
+    if (!c) return FTK_E_NO_MEMORY;
+    ftk_status status = map_file(c, err);
+    if (status == FTK_OK) status = fti_gguf_parse(c, err);
     if (status == FTK_OK)
         *out = c;
     else
@@ -174,15 +179,255 @@ static ftk_status deliver(fti_checkpoint *c, ftk_status status, fti_checkpoint *
     return status;
 }
 
+void fti_checkpoint_close(fti_checkpoint *checkpoint) {
+    if (!checkpoint) return;
+    for (uint64_t i = 1; checkpoint->shards && i < checkpoint->split_count; i++)
+        fti_checkpoint_close(checkpoint->shards[i]);
+    fti_free(checkpoint->shards);
+    /* A private read-only mapping that we made: unmapping it cannot fail. */
+    if (checkpoint->mapped) munmap((void *)(uintptr_t)checkpoint->data, (size_t)checkpoint->size);
+    fti_free(checkpoint->meta_index.slots);
+    fti_free(checkpoint->tensor_index.slots);
+    fti_free(checkpoint->metas);
+    fti_free(checkpoint->tensors);
+    fti_free(checkpoint->path);
+    fti_free(checkpoint);
+}
+
+/* ---- the shards of a split model ---- */
+
+/* The search for the shards that belong to one of them. */
+typedef struct shard_search {
+    const fti_checkpoint *given;
+    size_t prefix; /* bytes of its path that all of them share */
+    char *path;    /* room for theirs */
+    fti_checkpoint **found;
+    uint64_t count;
+    uint64_t faulty;
+    ftk_status status; /* of the first one that is at fault */
+    char list[640];    /* of those that are, as far as there is room */
+    size_t used;
+    uint64_t listed;
+} shard_search;
+
+#define SUFFIX_ROOM 40 /* "-12345-of-12345.gguf" */
+
+static void shard_suffix(uint64_t number, uint64_t count, char suffix[SUFFIX_ROOM]) {
+    snprintf(suffix, SUFFIX_ROOM, "-%05u-of-%05u.gguf", (unsigned)number + 1, (unsigned)count);
+}
+
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static void blame(shard_search *s, uint64_t number, ftk_status status, const char *format, ...)
+    FTI_PRINTF(4, 5);
+
+static void blame(shard_search *s, uint64_t number, ftk_status status, const char *format, ...) {
+    char entry[320], text[200];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    const char *name = base_name(s->path);
+    const char *tail = strlen(name) > 80 ? name + strlen(name) - 80 : name;
+    int n = snprintf(entry, sizeof entry, "%s%" PRIu64 " ('%s%s') %s", s->faulty ? "; " : "",
+                     number + 1, tail == name ? "" : "...", tail, text);
+    if (s->faulty++ == 0) s->status = status;
+    if (s->listed + 1 != s->faulty || s->used + (size_t)n >= sizeof s->list) return;
+    memcpy(s->list + s->used, entry, (size_t)n + 1);
+    s->used += (size_t)n;
+    s->listed++;
+}
+
+/* What a message says after the path that it begins with. */
+static const char *after_path(const char *message, const char *path) {
+    const char *tail = path_tail(path), *at = strstr(message, tail);
+    if (!at || strncmp(at + strlen(tail), ": ", 2) != 0) return message;
+    return at + strlen(tail) + 2;
+}
+
+/* Names that shards of one model share, where a later one states them at all. */
+static const char *foreign_name(const fti_checkpoint *shard, const fti_checkpoint *given) {
+    static const char *const keys[] = {"general.architecture", "general.name", "general.file_type",
+                                       "general.quantization_version"};
+    for (size_t i = 0; i < FTI_COUNT(keys); i++) {
+        const fti_meta *a = fti_checkpoint_find_meta(shard, fti_str(keys[i]));
+        const fti_meta *b = fti_checkpoint_find_meta(given, fti_str(keys[i]));
+        if (!a || !b) continue;
+        if (a->type != b->type || a->bytes != b->bytes ||
+            memcmp(a->data, b->data, (size_t)a->bytes) != 0)
+            return keys[i];
+    }
+    return NULL;
+}
+
+static void judge_shard(shard_search *s, uint64_t number, const fti_checkpoint *shard) {
+    const fti_checkpoint *given = s->given;
+    const char *key = foreign_name(shard, given);
+    if (shard->split_count != s->count || shard->split_number != number)
+        blame(s, number, FTK_E_CKPT_FORMAT, "says that it is shard %" PRIu64 " of %" PRIu64,
+              shard->split_number + 1, shard->split_count);
+    else if (shard->split_tensors != given->split_tensors)
+        blame(s, number, FTK_E_CKPT_FORMAT,
+              "belongs to a model of %" PRIu64 " tensors, '%.60s' to one of %" PRIu64,
+              shard->split_tensors, base_name(given->path), given->split_tensors);
+    else if (key)
+        blame(s, number, FTK_E_CKPT_FORMAT,
+              "belongs to another model or quantisation: its %s is not that of '%.60s'", key,
+              base_name(given->path));
+}
+
+/* Fails for lack of memory only; other faults are collected. */
+static ftk_status look_for_shard(shard_search *s, uint64_t number, ftk_error *err) {
+    ftk_error why = FTK_ERROR_INIT;
+    shard_suffix(number, s->count, s->path + s->prefix);
+    if (access(s->path, F_OK) != 0 && errno == ENOENT) {
+        blame(s, number, FTK_E_CKPT_READ, "is missing");
+        return FTK_OK;
+    }
+    ftk_status status = open_file(s->path, &s->found[number], &why);
+    if (status == FTK_E_NO_MEMORY) return fti_fail(err, status, "%s", why.message);
+    if (status != FTK_OK)
+        blame(s, number, status, "cannot be used: %s", after_path(why.message, s->path));
+    else
+        judge_shard(s, number, s->found[number]);
+    return FTK_OK;
+}
+
+static ftk_status report_search(const shard_search *s, ftk_error *err) {
+    char more[48] = "";
+    size_t folder = (size_t)(base_name(s->given->path) - s->given->path);
+    const char *from = folder > 100 ? s->given->path + folder - 100 : s->given->path;
+    if (s->listed < s->faulty)
+        snprintf(more, sizeof more, "%s%" PRIu64 " more", s->listed ? "; and " : "",
+                 s->faulty - s->listed);
+    return fti_checkpoint_fail(s->given, err, s->status,
+                               "%" PRIu64 " of %" PRIu64
+                               " shards are at fault, searched in '%s%.*s': %s%s: fetch %s again",
+                               s->faulty, s->count, from == s->given->path ? "" : "...",
+                               folder ? (int)(s->given->path + folder - from) : 2,
+                               folder ? from : "./", s->list, more, s->faulty == 1 ? "it" : "them");
+}
+
+static ftk_status prepare_search(shard_search *s, ftk_error *err) {
+    const fti_checkpoint *c = s->given;
+    char suffix[SUFFIX_ROOM];
+    shard_suffix(c->split_number, c->split_count, suffix);
+    size_t length = strlen(c->path), tail = strlen(suffix);
+    if (length < tail || strcmp(c->path + length - tail, suffix) != 0) {
+        char first[SUFFIX_ROOM];
+        shard_suffix(0, c->split_count, first);
+        fti_checkpoint_fail(c, err, FTK_E_CKPT_READ,
+                            "is shard %" PRIu64 " of %" PRIu64 ", whose name ends in '%s' "
+                            "where the model was split: give the shard whose name ends in "
+                            "'%s', or rename the shards",
+                            c->split_number + 1, c->split_count, suffix, first);
+        return FTK_E_CKPT_READ;
+    }
+    s->count = c->split_count;
+    s->prefix = length - tail;
+    s->path = fti_calloc(s->prefix + SUFFIX_ROOM, 1);
+    s->found = fti_calloc((size_t)s->count, sizeof(void *));
+    if (!s->path || !s->found) {
+        fti_no_memory(err, s->count * sizeof(void *) + s->prefix, "the table of shards");
+        return FTK_E_NO_MEMORY;
+    }
+    memcpy(s->path, c->path, s->prefix);
+    return FTK_OK;
+}
+
+/* Makes the first shard hold the tensors of all. */
+static ftk_status join_tensors(fti_checkpoint *c, ftk_error *err) {
+    uint64_t total = 0;
+    for (uint64_t i = 0; i < c->split_count; i++) total += c->shards[i]->tensor_count;
+    if (c->split_tensors != 0 && total != c->split_tensors)
+        return fti_checkpoint_fail(c, err, FTK_E_CKPT_FORMAT,
+                                   "its %" PRIu64 " shards hold %" PRIu64
+                                   " tensors, wanted %" PRIu64
+                                   " (split.tensors.count): a shard of another model or "
+                                   "quantisation is among them, fetch them again",
+                                   c->split_count, total, c->split_tensors);
+    if (total > FTI_GGUF_MAX_TENSORS)
+        return fti_checkpoint_fail(c, err, FTK_E_CKPT_FORMAT,
+                                   "its shards hold %" PRIu64 " tensors, wanted at most %u", total,
+                                   FTI_GGUF_MAX_TENSORS);
+    fti_tensor *all = fti_calloc((size_t)total, sizeof *all);
+    if (!all) return fti_no_memory(err, total * sizeof *all, "tensor infos");
+    size_t at = 0;
+    for (uint64_t i = 0; i < c->split_count; i++)
+        for (size_t j = 0; j < c->shards[i]->tensor_count; j++) {
+            all[at] = c->shards[i]->tensors[j];
+            all[at++].shard = i;
+        }
+    fti_free(c->tensors);
+    c->tensors = all;
+    c->tensor_count = at;
+    return FTK_OK;
+}
+
+static ftk_status index_tensors(fti_checkpoint *c, ftk_error *err) {
+    fti_free(c->tensor_index.slots);
+    if (!fti_index_init(&c->tensor_index, c->tensors, sizeof *c->tensors, c->tensor_count))
+        return fti_no_memory(err, c->tensor_count * sizeof(uint32_t), "tensor index");
+    for (size_t i = 0; i < c->tensor_count; i++) {
+        size_t first = 0;
+        fti_index_result result = fti_index_add(&c->tensor_index, i, &first);
+        if (result == FTI_INDEX_ADDED) continue;
+        const char *name = base_name(c->shards[c->tensors[i].shard]->path);
+        if (result == FTI_INDEX_CROWDED)
+            return fti_checkpoint_fail(c, err, FTK_E_CKPT_FORMAT,
+                                       "too many names with one hash: the shards were made to slow "
+                                       "readers down");
+        return fti_checkpoint_fail(
+            c, err, FTK_E_CKPT_FORMAT,
+            "tensor '%s' is in shard %" PRIu64 " and in shard %" PRIu64
+            " ('%.100s'): one of them belongs to another model or quantisation, fetch them again",
+            fti_show(c->tensors[i].name).text, c->tensors[first].shard + 1, c->tensors[i].shard + 1,
+            name);
+    }
+    return FTK_OK;
+}
+
+/* Takes the shard that was given and leaves the first one, complete, in its place;
+ * after a failure all are closed. */
+static ftk_status gather_shards(fti_checkpoint **given, ftk_error *err) {
+    shard_search s = {.given = *given};
+    uint64_t own = (*given)->split_number;
+    ftk_status status = prepare_search(&s, err);
+    for (uint64_t i = 0; status == FTK_OK && i < s.count; i++)
+        if (i != own) status = look_for_shard(&s, i, err);
+    if (status == FTK_OK && s.faulty > 0) status = report_search(&s, err);
+    fti_free(s.path);
+    if (status != FTK_OK) {
+        for (uint64_t i = 0; s.found && i < s.count; i++) fti_checkpoint_close(s.found[i]);
+        fti_free(s.found);
+        fti_checkpoint_close(*given);
+        return status;
+    }
+    s.found[own] = *given;
+    fti_checkpoint *first = s.found[0];
+    first->shards = s.found;
+    status = join_tensors(first, err);
+    if (status == FTK_OK) status = index_tensors(first, err);
+    if (status == FTK_OK) status = fti_gguf_check_quantization(first, err);
+    if (status == FTK_OK)
+        *given = first;
+    else
+        fti_checkpoint_close(first);
+    return status;
+}
+
 ftk_status fti_checkpoint_open(const char *path, fti_checkpoint **out, ftk_error *err) {
     if (out) *out = NULL;
     if (!path || !out)
         return fti_fail(err, FTK_E_ARGUMENT, "fti_checkpoint_open: path or out is NULL");
-    fti_checkpoint *c = new_checkpoint(path, err);
-    if (!c) return FTK_E_NO_MEMORY;
-    ftk_status status = map_file(c, err);
-    if (status == FTK_OK) status = fti_gguf_parse(c, err);
-    return deliver(c, status, out);
+    fti_checkpoint *c;
+    FTI_TRY(open_file(path, &c, err));
+    if (c->split_count > 1) FTI_TRY(gather_shards(&c, err));
+    *out = c;
+    return FTK_OK;
 }
 
 ftk_status fti_checkpoint_from_memory(const void *data, size_t size, const char *name,
@@ -195,19 +440,17 @@ ftk_status fti_checkpoint_from_memory(const void *data, size_t size, const char 
     if (!c) return FTK_E_NO_MEMORY;
     c->data = data;
     c->size = size;
-    return deliver(c, fti_gguf_parse(c, err), out);
-}
-
-void fti_checkpoint_close(fti_checkpoint *checkpoint) {
-    if (!checkpoint) return;
-    /* A private read-only mapping that we made: unmapping it cannot fail. */
-    if (checkpoint->mapped) munmap((void *)(uintptr_t)checkpoint->data, (size_t)checkpoint->size);
-    fti_free(checkpoint->meta_index.slots);
-    fti_free(checkpoint->tensor_index.slots);
-    fti_free(checkpoint->metas);
-    fti_free(checkpoint->tensors);
-    fti_free(checkpoint->path);
-    fti_free(checkpoint);
+    ftk_status status = fti_gguf_parse(c, err);
+    if (status == FTK_OK && c->split_count > 1)
+        status = fti_checkpoint_fail(c, err, FTK_E_CKPT_READ,
+                                     "is shard %" PRIu64 " of %" PRIu64 " of a split model, whose "
+                                     "others cannot be found from memory: open it by its path",
+                                     c->split_number + 1, c->split_count);
+    if (status == FTK_OK)
+        *out = c;
+    else
+        fti_checkpoint_close(c);
+    return status;
 }
 
 /* ---- what is in it ---- */
@@ -226,7 +469,14 @@ unsigned fti_checkpoint_version(const fti_checkpoint *checkpoint) {
 }
 
 uint64_t fti_checkpoint_file_bytes(const fti_checkpoint *checkpoint) {
-    return checkpoint->size;
+    uint64_t bytes = checkpoint->size;
+    for (uint64_t i = 1; checkpoint->shards && i < checkpoint->split_count; i++)
+        bytes += checkpoint->shards[i]->size;
+    return bytes;
+}
+
+uint64_t fti_checkpoint_shard_count(const fti_checkpoint *checkpoint) {
+    return checkpoint->split_count;
 }
 
 size_t fti_checkpoint_meta_count(const fti_checkpoint *checkpoint) {
@@ -257,7 +507,10 @@ bool fti_checkpoint_find_tensor(const fti_checkpoint *checkpoint, ftk_str name, 
 
 const void *fti_checkpoint_payload(const fti_checkpoint *checkpoint, size_t index) {
     const fti_tensor *tensor = fti_checkpoint_tensor(checkpoint, index);
-    return tensor ? checkpoint->data + tensor->offset : NULL;
+    if (!tensor) return NULL;
+    const uint8_t *data = tensor->shard == 0 ? checkpoint->data
+                                             : checkpoint->shards[tensor->shard]->data;
+    return data + tensor->offset;
 }
 
 /* ---- typed metadata ---- */

@@ -5,6 +5,9 @@
  * inside the mapping), and what is refused was refused before memory was spent.
  * The file is mapped read-only and never copied; a file that is truncated by
  * somebody else afterwards raises SIGBUS in the process, as with any mapping.
+ *
+ * A model split over several files is one checkpoint: its path and metadata are
+ * those of the first shard, its tensors those of all, in order of shards.
  */
 #ifndef FTI_CHECKPOINT_H
 #define FTI_CHECKPOINT_H
@@ -46,16 +49,19 @@ typedef struct fti_tensor {
     uint64_t row_bytes; /* bytes of dims[0] elements */
     uint64_t bytes;
     uint64_t offset; /* from the start of the file */
+    uint64_t shard;  /* the file, from 0 */
 } fti_tensor;
 
 typedef struct fti_checkpoint fti_checkpoint;
 
 /* Opens by content. Statuses: FTK_E_CKPT_READ, _FORMAT, _TRUNCATED, _VERSION,
- * _TYPE. Messages begin with the path. */
+ * _TYPE. Messages begin with the path. Any shard of a split model may be given:
+ * the others are looked for in its folder, by the names that numbering them
+ * gives, and every one that is missing or does not belong is named. */
 ftk_status fti_checkpoint_open(const char *path, fti_checkpoint **out,
                                ftk_error *err) FTI_WARN_UNUSED;
-/* The same over memory that the caller keeps alive (tests, fuzzing); `name`
- * stands for the path in messages. */
+/* The same over memory that the caller keeps alive; `name` stands for the path in
+ * messages. A shard is refused: the others could not be found. */
 ftk_status fti_checkpoint_from_memory(const void *data, size_t size, const char *name,
                                       fti_checkpoint **out, ftk_error *err) FTI_WARN_UNUSED;
 void fti_checkpoint_close(fti_checkpoint *checkpoint);
@@ -63,7 +69,9 @@ void fti_checkpoint_close(fti_checkpoint *checkpoint);
 const char *fti_checkpoint_path(const fti_checkpoint *checkpoint);
 const char *fti_checkpoint_container(const fti_checkpoint *checkpoint); /* "gguf" */
 unsigned fti_checkpoint_version(const fti_checkpoint *checkpoint);
+/* Sum over all shards. */
 uint64_t fti_checkpoint_file_bytes(const fti_checkpoint *checkpoint);
+uint64_t fti_checkpoint_shard_count(const fti_checkpoint *checkpoint); /* 1: not split */
 
 size_t fti_checkpoint_meta_count(const fti_checkpoint *checkpoint);
 const fti_meta *fti_checkpoint_meta(const fti_checkpoint *checkpoint, size_t index);

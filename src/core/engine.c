@@ -6,10 +6,15 @@
 #include "core/engine.h"
 #include "core/fpenv.h"
 
+#include <stdio.h>
+#include <unistd.h>
+
 typedef struct opening {
     ftk_engine *e;
     const struct ftk_config *config;
     const char *path;
+    const void *data; /* of a checkpoint in memory, or NULL */
+    size_t size;
     const ftk_open_options *options;
 } opening;
 
@@ -17,7 +22,10 @@ typedef struct opening {
 
 static ftk_status open_checkpoint(const opening *o, ftk_error *err) {
     ftk_engine *e = o->e;
-    FTI_TRY(fti_checkpoint_open(o->path, &e->checkpoint, err));
+    if (o->data)
+        FTI_TRY(fti_checkpoint_from_memory(o->data, o->size, o->path, &e->checkpoint, err));
+    else
+        FTI_TRY(fti_checkpoint_open(o->path, &e->checkpoint, err));
     return fti_meta_get_str(e->checkpoint, fti_str("general.architecture"), &e->architecture, err);
 }
 
@@ -88,6 +96,8 @@ static ftk_status allow_tokens(ftk_engine *e, ftk_error *err) {
     if (!e->allowed) return fti_no_memory(err, e->info.vocabulary, "the token mask");
     for (uint32_t id = 0; id < e->info.vocabulary; id++) {
         int type = fti_tokenizer_type(e->tokenizer, (int32_t)id);
+        size_t size = (size_t)fti_tokenizer_piece(e->tokenizer, (int32_t)id).size;
+        if (size > e->longest_piece) e->longest_piece = size;
         e->allowed[id] = type != 0 && type != FTI_TOKEN_UNUSED;
     }
     return FTK_OK;
@@ -146,7 +156,7 @@ static ftk_status prepare(const opening *o, ftk_error *err) {
     ftk_engine *e = o->e;
     FTI_TRY(fti_choose_variants(e, err));
     const ftk_prepare_in in = {.struct_size = (uint32_t)sizeof in,
-                               .max_rows = e->settings.prefill_tokens,
+                               .max_rows = e->buffers.rows,
                                .chosen = e->chosen,
                                .chosen_count = e->provider->table->variant_table_count};
     ftk_prepare_out out = {.struct_size = (uint32_t)sizeof out};
@@ -162,9 +172,7 @@ static ftk_status capture(const opening *o, ftk_error *err) {
 }
 
 static ftk_status ready(const opening *o, ftk_error *err) {
-    (void)o;
-    (void)err;
-    return FTK_OK;
+    return fti_service_create(o->e, err);
 }
 
 static const struct {
@@ -215,6 +223,7 @@ static ftk_status copy_settings(ftk_engine *e, const struct ftk_config *c, ftk_e
                                  .fused = c->fused,
                                  .kernel_mask = c->kernel_mask,
                                  .prefill_tokens = c->prefill_tokens,
+                                 .sequences = c->max_running,
                                  .origin = fti_strndup(c->origin, strlen(c->origin))};
     e->kv_type = c->numerics == FTI_NUMERICS_FLOAT ? FTK_TYPE_F32 : FTK_TYPE_F16;
     return e->settings.origin ? FTK_OK : fti_no_memory(err, strlen(c->origin), "settings");
@@ -241,38 +250,47 @@ static ftk_status run_stages(const opening *o, ftk_error *err) {
     for (size_t i = 0; i < FTI_COUNT(stages) && stages[i].stage <= last; i++) {
         FTI_TRY(tell(o, stages[i].stage, i, err));
         FTI_TRY(fti_lifecycle_begin(&o->e->lifecycle, stages[i].stage, err));
+        fti_log(o->e, FTK_LOG_DEBUG, "%s: %s", o->path, fti_stage_text(stages[i].stage));
         ftk_status status = stages[i].work(o, err);
         FTI_TRY(fti_lifecycle_end(&o->e->lifecycle, stages[i].stage, status));
     }
     return FTK_OK;
 }
 
-static ftk_status check_open(const ftk_config *config, const char *path,
-                             const ftk_open_options *options, ftk_engine **out, ftk_error *err) {
-    if (!config || !path || !out)
-        return fti_fail(err, FTK_E_ARGUMENT, "config, model path and out must not be NULL");
-    *out = NULL;
-    if (options && options->struct_size != sizeof *options)
-        return fti_fail(err, FTK_E_ARGUMENT,
-                        "ftk_open_options.struct_size is %u, wanted %zu: use its INIT macro",
-                        options->struct_size, sizeof *options);
+static ftk_status check_open(const opening *o, ftk_error *err) {
+    if (!o->config || !o->path)
+        return fti_fail(err, FTK_E_ARGUMENT, "config and model path must not be NULL");
+    const ftk_open_options *options = o->options;
+    if (options)
+        FTI_TRY(fti_check_size(options->struct_size, sizeof *options, "ftk_open_options", err));
     if (options && options->stop_after > FTK_OPEN_READY)
         return fti_fail(err, FTK_E_ARGUMENT, "ftk_open_options.stop_after is %u, the largest is %u",
                         options->stop_after, FTK_OPEN_READY);
-    return refuse_unavailable(config, err);
+    if (options && options->log_level > FTK_LOG_ERROR)
+        return fti_fail(err, FTK_E_ARGUMENT, "ftk_open_options.log_level is %u, the largest is %u",
+                        options->log_level, FTK_LOG_ERROR);
+    return refuse_unavailable(o->config, err);
 }
 
-ftk_status ftk_engine_open(const ftk_config *config, const char *model_path,
-                           const ftk_open_options *options, ftk_engine **out, ftk_error *err) {
-    FTI_TRY(check_open(config, model_path, options, out, err));
+static fti_log_target log_target(const ftk_open_options *options) {
+    if (!options) return (fti_log_target){0};
+    return (fti_log_target){options->log, options->log_user, options->log_level};
+}
+
+static ftk_status open_engine(opening *o, ftk_engine **out, ftk_error *err) {
+    if (!out) return fti_fail(err, FTK_E_ARGUMENT, "out must not be NULL");
+    *out = NULL;
+    FTI_TRY(check_open(o, err));
     ftk_engine *e = fti_calloc(1, sizeof *e);
     if (!e) return fti_no_memory(err, sizeof *e, "the engine");
+    o->e = e;
+    e->pid = getpid();
     e->ctx.engine = e;
     e->ctx.report.struct_size = (uint32_t)sizeof e->ctx.report;
-    const opening o = {e, config, model_path, options};
+    e->log = log_target(o->options);
     fti_fpenv saved = fti_fpenv_enter();
-    ftk_status status = copy_settings(e, config, err);
-    if (status == FTK_OK) status = run_stages(&o, err);
+    ftk_status status = copy_settings(e, o->config, err);
+    if (status == FTK_OK) status = run_stages(o, err);
     if (status != FTK_OK)
         ftk_engine_close(e);
     else
@@ -281,11 +299,27 @@ ftk_status ftk_engine_open(const ftk_config *config, const char *model_path,
     return status;
 }
 
+ftk_status ftk_engine_open(const ftk_config *config, const char *model_path,
+                           const ftk_open_options *options, ftk_engine **out, ftk_error *err) {
+    opening o = {.config = config, .path = model_path, .options = options};
+    return open_engine(&o, out, err);
+}
+
+ftk_status ftk_engine_open_memory(const ftk_config *config, const void *data, size_t size,
+                                  const char *name, const ftk_open_options *options,
+                                  ftk_engine **out, ftk_error *err) {
+    if (out) *out = NULL;
+    if (!data) return fti_fail(err, FTK_E_ARGUMENT, "data must not be NULL");
+    opening o = {.config = config, .path = name, .data = data, .size = size, .options = options};
+    return open_engine(&o, out, err);
+}
+
 void ftk_engine_close(ftk_engine *e) {
-    if (!e) return;
+    if (!e || e->pid != getpid()) return;
+    fti_service_destroy(e);
     if (e->stream) (void)e->backend->ops->stream_sync(e->stream);
     if (e->model) e->provider->table->destroy(e->model);
-    if (e->decode_graph) e->backend->ops->graph_destroy(e->decode_graph);
+    for (size_t i = 0; i < e->graph_count; i++) e->backend->ops->graph_destroy(e->graphs[i].graph);
     if (e->backend) fti_release_memory(e);
     if (e->stream) e->backend->ops->stream_destroy(e->stream);
     if (e->backend) e->backend->ops->destroy(e->backend);
@@ -299,6 +333,32 @@ void ftk_engine_close(ftk_engine *e) {
 }
 
 /* ---- small questions ---- */
+
+ftk_status fti_engine_need(const ftk_engine *e, fti_stage stage, ftk_error *err) {
+    if (e->pid != getpid())
+        return fti_fail(err, FTK_E_STATE,
+                        "the engine belongs to process %ld, which forked this one: open "
+                        "another here",
+                        (long)e->pid);
+    return fti_lifecycle_need(&e->lifecycle, stage, err);
+}
+
+ftk_status fti_check_size(uint32_t found, size_t wanted, const char *what, ftk_error *err) {
+    if (found == wanted) return FTK_OK;
+    return fti_fail(err, FTK_E_ARGUMENT, "%s.struct_size is %u, wanted %zu: use its INIT macro",
+                    what, found, wanted);
+}
+
+void fti_log(const ftk_engine *e, uint32_t level, const char *format, ...) {
+    if (!e->log.line || level < e->log.level) return;
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (n < 0) return;
+    e->log.line(e->log.user, level, line, (size_t)n < sizeof line ? (size_t)n : sizeof line - 1);
+}
 
 const char *ftk_version(void) {
     return FTK_VERSION_STRING;
@@ -326,7 +386,7 @@ ftk_status ftk_tokenize(const ftk_engine *e, const char *text, size_t size, uint
         return fti_fail(err, FTK_E_ARGUMENT, "engine, text, ids and count must not be NULL");
     if (flags & ~FTK_TOKENIZE_SPECIAL)
         return fti_fail(err, FTK_E_ARGUMENT, "unknown tokenize flags 0x%x", flags);
-    FTI_TRY(fti_lifecycle_need(&e->lifecycle, FTI_STAGE_CREATE, err));
+    FTI_TRY(fti_engine_need(e, FTI_STAGE_CREATE, err));
     fti_ids out = {0};
     const ftk_str input = {text, size};
     ftk_status status = fti_tokenizer_encode(e->tokenizer, input, flags & FTK_TOKENIZE_SPECIAL,
@@ -344,7 +404,7 @@ ftk_status ftk_token_text(const ftk_engine *e, int32_t id, const char **text, si
                           ftk_error *err) {
     if (!e || !text || !size)
         return fti_fail(err, FTK_E_ARGUMENT, "engine, text and size must not be NULL");
-    FTI_TRY(fti_lifecycle_need(&e->lifecycle, FTI_STAGE_CREATE, err));
+    FTI_TRY(fti_engine_need(e, FTI_STAGE_CREATE, err));
     if (fti_tokenizer_type(e->tokenizer, id) == 0)
         return fti_fail(err, FTK_E_ARGUMENT, "token %d is not in the vocabulary of %u", id,
                         e->info.vocabulary);

@@ -1,12 +1,13 @@
 /*
- * engine.h: the engine inside. engine.c brings it up and takes it down, host.c
- * is what the provider sees of it, plan.c turns the provider's plan into memory,
- * runner.c runs steps, provenance.c says what it is.
+ * engine.h: the engine inside. engine.c brings it up and takes it down, host.c is what
+ * the provider sees of it, plan.c turns the provider's plan into memory, step.c runs one
+ * step, serve.c requests, evaluate.c logits, provenance.c says what it is.
  */
 #ifndef FTI_ENGINE_H
 #define FTI_ENGINE_H
 
 #include <jansson.h>
+#include <sys/types.h>
 
 #include "backend/backend.h"
 #include "core/checkpoint.h"
@@ -17,9 +18,10 @@
 #include "core/tokenizer.h"
 #include "freetoken/freetoken.h"
 #include "sched/budget.h"
+#include "sched/pages.h"
 
-#define FTI_PAGE_TOKENS 64u
 #define FTI_MAX_NOTES   64u
+#define FTI_MAX_BUCKETS 16u
 /* Room for logits of one step; more rows are asked for in more steps. */
 #define FTI_LOGIT_BYTES (64ull << 20)
 
@@ -45,8 +47,16 @@ typedef struct fti_settings {
     fti_fused fused;
     uint32_t kernel_mask;
     uint32_t prefill_tokens;
+    uint32_t sequences; /* scheduler.max_running */
     char *origin;
 } fti_settings;
+
+/* Where the engine's messages go. */
+typedef struct fti_log_target {
+    void (*line)(void *user, uint32_t level, const char *line, size_t size);
+    void *user;
+    uint32_t level;
+} fti_log_target;
 
 /* Why a row of a variant table was passed over. */
 typedef struct fti_skip {
@@ -63,17 +73,28 @@ typedef struct fti_step_buffers {
     int32_t *host_ids;   /* staging for `ids` */
     float *host_logits;  /* [logit_rows][vocabulary] */
     uint32_t rows;       /* most rows of a step */
+    uint32_t sequences;  /* most sequences of a step */
     uint32_t logit_rows; /* most rows of logits */
-    uint32_t blocks;     /* entries of the block table */
+    uint32_t blocks;     /* entries of the block table per sequence */
     /* int32 offsets into ids */
     uint32_t tokens, positions, row_sequence, sequence_rows, state_slots, logit_index, block_table;
     uint32_t id_count;
 } fti_step_buffers;
 
+/* The captured decode step of `rows` sequences with one row each. */
+typedef struct fti_decode_graph {
+    uint32_t rows;
+    fti_graph *graph;
+} fti_decode_graph;
+
+typedef struct fti_service fti_service; /* serve.c */
+
 struct ftk_engine {
     fti_lifecycle lifecycle;
+    pid_t pid; /* of the process that opened it */
     ftk_core_ctx ctx;
     fti_settings settings;
+    fti_log_target log;
     char *options_json; /* provider_options of the resolved provider */
 
     fti_checkpoint *checkpoint;
@@ -84,7 +105,8 @@ struct ftk_engine {
     ftk_model *model;
     ftk_model_info info;
     fti_tokenizer *tokenizer;
-    uint8_t *allowed; /* [vocabulary] ids that may be sampled */
+    size_t longest_piece; /* bytes of the longest token */
+    uint8_t *allowed;     /* [vocabulary] ids that may be sampled */
 
     ftk_plan plan;
     uint64_t workspace_bytes;
@@ -96,7 +118,7 @@ struct ftk_engine {
     void **computed;      /* [plan.tensor_count] */
     ftk_kv_view *kv;      /* [plan.kv_layer_count] */
     fti_block *kv_blocks; /* [2 * plan.kv_layer_count] */
-    fti_block state;
+    fti_block state;      /* [sequences][plan.state_bytes] */
     uint32_t kv_type;
 
     uint32_t *chosen; /* [variant_table_count] */
@@ -106,10 +128,18 @@ struct ftk_engine {
 
     fti_step_buffers buffers;
     ftk_stream *stream;
-    fti_graph *decode_graph; /* of one row, or NULL: eager, for the reason below */
-    char graph_reason[160];
+    fti_decode_graph graphs[FTI_MAX_BUCKETS]; /* largest first */
+    size_t graph_count;
+    char graph_reason[160]; /* why decode steps run eagerly, where they do */
     fti_sampler *sampler;
+    fti_service *service;
 };
+
+/* FTK_E_STATE unless `stage` has been reached, in the process that opened the engine. */
+ftk_status fti_engine_need(const ftk_engine *engine, fti_stage stage, ftk_error *err);
+void fti_log(const ftk_engine *engine, uint32_t level, const char *format, ...) FTI_PRINTF(3, 4);
+/* FTK_E_ARGUMENT unless struct_size is what this release has. */
+ftk_status fti_check_size(uint32_t found, size_t wanted, const char *what, ftk_error *err);
 
 /* host.c */
 extern const ftk_host fti_host;
@@ -129,8 +159,47 @@ void fti_release_memory(ftk_engine *engine);
 /* variants.c */
 ftk_status fti_choose_variants(ftk_engine *engine, ftk_error *err);
 
-/* runner.c */
+/* step.c */
+
+/* One sequence's part of a step: `rows` tokens from position `first` on; the logits of
+ * its last `logit_rows` rows are wanted. */
+typedef struct fti_sequence {
+    const int32_t *tokens;
+    const int32_t *pages;
+    uint64_t first;
+    uint32_t rows;
+    uint32_t logit_rows;
+    uint32_t page_count;
+    int32_t slot;
+} fti_sequence;
+
+/* Runs a step of `count` sequences to its end. host_logits then holds the wanted rows,
+ * sequence after sequence. `layers` (may be NULL) is device memory for the layers'
+ * outputs. *replayed says whether a graph ran. */
+ftk_status fti_run_step(ftk_engine *engine, const fti_sequence *sequences, uint32_t count,
+                        float *layers, bool *replayed, ftk_error *err);
+/* State zero for a slot. */
+ftk_status fti_clear_state(ftk_engine *engine, int32_t slot, ftk_error *err);
 ftk_status fti_capture_decode(ftk_engine *engine, ftk_error *err);
+
+/* serve.c */
+ftk_status fti_service_create(ftk_engine *engine, ftk_error *err);
+void fti_service_destroy(ftk_engine *engine);
+/* The right to run steps: FTK_E_STATE if another one has it. */
+ftk_status fti_steps_begin(ftk_engine *engine, ftk_error *err);
+void fti_steps_end(ftk_engine *engine);
+/* For evaluate.c, between begin and end: a slot and pages for one sequence of `tokens`
+ * tokens. FTK_E_STATE while requests have not ended. */
+ftk_status fti_service_borrow(ftk_engine *engine, uint64_t tokens, int32_t *slot, int32_t *pages,
+                              uint32_t *page_count, ftk_error *err);
+void fti_service_return(ftk_engine *engine, int32_t slot, const int32_t *pages,
+                        uint32_t page_count);
+/* For the provenance and the statistics; `owned` objects. */
+json_t *fti_service_stats(const ftk_engine *engine);
+
+/* requests as they are asked for, checked; ids in *prompt to be freed */
+ftk_status fti_check_ids(const ftk_engine *engine, const int32_t *ids, size_t count,
+                         ftk_error *err);
 
 /* provenance.c */
 json_t *fti_json_str(ftk_str text); /* invalid UTF-8 replaced */

@@ -15,7 +15,7 @@
 
 /* Real files have some dozens of keys and at most some thousand tensors. */
 #define MAX_KEYS    65536u
-#define MAX_TENSORS 100000u
+#define MAX_TENSORS FTI_GGUF_MAX_TENSORS
 
 #define MIN_KEY_RECORD    14u /* length, one character, value type, one byte */
 #define MIN_TENSOR_RECORD 33u /* length, one character, rank, one extent, type, offset */
@@ -310,21 +310,24 @@ static ftk_status optional_u64(const reader *r, const char *key, uint64_t max, u
     return status == FTK_E_NOT_FOUND ? FTK_OK : status;
 }
 
-static ftk_status check_split(const reader *r) {
-    uint64_t number = 0, count = 0;
-    FTI_TRY(optional_u64(r, "split.count", UINT16_MAX, &count));
-    FTI_TRY(optional_u64(r, "split.no", UINT16_MAX, &number));
-    if (count <= 1) return FTK_OK;
-    return refuse(r, FTK_E_CKPT_VERSION,
-                  "is shard %" PRIu64 " of %" PRIu64
-                  " (split.no, split.count): split files come later, merge the shards into one "
-                  "file",
-                  number + 1, count);
+static ftk_status read_split(const reader *r) {
+    fti_checkpoint *c = r->c;
+    c->split_count = 1;
+    FTI_TRY(optional_u64(r, "split.count", UINT16_MAX, &c->split_count));
+    FTI_TRY(optional_u64(r, "split.no", UINT16_MAX, &c->split_number));
+    FTI_TRY(optional_u64(r, "split.tensors.count", MAX_TENSORS, &c->split_tensors));
+    if (c->split_count == 0) c->split_count = 1;
+    if (c->split_number < c->split_count) return FTK_OK;
+    return refuse(r, FTK_E_CKPT_FORMAT,
+                  "key 'split.no': found %" PRIu64 ", wanted less than split.count, %" PRIu64
+                  ": the file is damaged",
+                  c->split_number, c->split_count);
 }
 
 static ftk_status check_architecture(const reader *r) {
     const ftk_str key = FTK_STR("general.architecture");
     ftk_str architecture, type = {NULL, 0};
+    if (r->c->split_number > 0) return FTK_OK; /* the first shard has it */
     ftk_status status = fti_meta_get_str(r->c, key, &architecture, r->err);
     if (status == FTK_E_NOT_FOUND)
         return refuse_key(r, key.data, "is missing, wanted a STRING: not a complete model file");
@@ -512,13 +515,15 @@ static ftk_status check_overlaps(reader *r) {
 
 /* Version 1 blocks hold their scales in another form; read as version 2 they would
  * give noise instead of an error. */
-static ftk_status check_quantization(const reader *r) {
+ftk_status fti_gguf_check_quantization(const fti_checkpoint *c, ftk_error *err) {
     uint64_t version = 2;
-    FTI_TRY(optional_u64(r, "general.quantization_version", UINT64_MAX, &version));
-    for (size_t i = 0; version != 2 && i < r->c->tensor_count; i++) {
+    ftk_status status = fti_meta_get_u64(c, fti_str("general.quantization_version"), 0, UINT64_MAX,
+                                         &version, err);
+    if (status != FTK_E_NOT_FOUND) FTI_TRY(status);
+    for (size_t i = 0; version != 2 && i < c->tensor_count; i++) {
         uint32_t elements, bytes;
-        if (fti_type_block(r->c->tensors[i].type, &elements, &bytes) && elements > 1)
-            return fti_checkpoint_fail(r->c, r->err, FTK_E_CKPT_METADATA,
+        if (fti_type_block(c->tensors[i].type, &elements, &bytes) && elements > 1)
+            return fti_checkpoint_fail(c, err, FTK_E_CKPT_METADATA,
                                        "key 'general.quantization_version': found %" PRIu64
                                        ", wanted 2: quantise the model again with a current tool",
                                        version);
@@ -531,11 +536,11 @@ ftk_status fti_gguf_parse(fti_checkpoint *checkpoint, ftk_error *err) {
     size_t tensors = 0, keys = 0;
     FTI_TRY(read_header(&r, &tensors, &keys));
     FTI_TRY(read_keys(&r, keys));
-    FTI_TRY(check_split(&r));
+    FTI_TRY(read_split(&r));
     FTI_TRY(check_architecture(&r));
     FTI_TRY(find_alignment(&r));
     FTI_TRY(read_tensors(&r, tensors));
-    FTI_TRY(check_quantization(&r));
+    FTI_TRY(fti_gguf_check_quantization(checkpoint, err));
     FTI_TRY(place_tensors(&r));
     return check_overlaps(&r);
 }

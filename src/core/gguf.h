@@ -34,7 +34,14 @@ struct fti_checkpoint {
     fti_tensor *tensors;
     size_t tensor_count;
     fti_name_index tensor_index;
+    uint64_t split_number;   /* of this file among the shards, from 0 */
+    uint64_t split_count;    /* 1: not split */
+    uint64_t split_tensors;  /* of all shards together, 0: not stated */
+    fti_checkpoint **shards; /* [split_count] in a first shard that is complete, else
+                                NULL; owned but for the first, which is this one */
 };
+
+#define FTI_GGUF_MAX_TENSORS 100000u
 
 /* Slots that an index for `count` records has: at most half of them fill up. */
 static inline uint64_t fti_index_slots(uint64_t count) {
@@ -63,8 +70,12 @@ const char *fti_meta_type_name(uint32_t type);
 /* Bytes of one element; 0 for strings, arrays and unknown types. */
 uint32_t fti_meta_type_bytes(uint32_t type);
 
-/* Reads data[0..size) into version, metas and tensors. What was allocated before
- * a failure stays in the checkpoint, for close to free. */
+/* Reads data[0..size) into version, metas, tensors and split numbers. What was
+ * allocated before a failure stays in the checkpoint, for close to free. */
 ftk_status fti_gguf_parse(fti_checkpoint *checkpoint, ftk_error *err) FTI_WARN_UNUSED;
+/* Refuses block types of another version of the quantisation; part of parsing, to be
+ * repeated over the tensors of all shards. */
+ftk_status fti_gguf_check_quantization(const fti_checkpoint *checkpoint,
+                                       ftk_error *err) FTI_WARN_UNUSED;
 
 #endif

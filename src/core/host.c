@@ -44,6 +44,8 @@ static void host_report(ftk_core_ctx *ctx, int32_t severity, ftk_status status, 
         ctx->report_names_file = false;
     } else if (severity >= FTK_SEVERITY_INFO) {
         fti_ctx_note(ctx, message);
+        fti_log(ctx->engine, severity == FTK_SEVERITY_INFO ? FTK_LOG_INFO : FTK_LOG_WARNING, "%.*s",
+                FTI_STR_ARGS(message));
     }
 }
 
@@ -147,6 +149,23 @@ static ftk_status reader_find_tensor(ftk_core_ctx *ctx, ftk_str name, uint64_t *
     return FTK_OK;
 }
 
+static ftk_status reader_read(ftk_core_ctx *ctx, uint64_t tensor, uint64_t offset, uint64_t bytes,
+                              void *out) {
+    const fti_checkpoint *c = ctx->engine->checkpoint;
+    if (tensor >= fti_checkpoint_tensor_count(c)) return FTK_E_NOT_FOUND;
+    const fti_tensor *t = fti_checkpoint_tensor(c, (size_t)tensor);
+    if (offset > t->bytes || bytes > t->bytes - offset)
+        return said(ctx,
+                    fti_checkpoint_fail(c, &ctx->report, FTK_E_ARGUMENT,
+                                        "tensor '%s': %llu bytes at %llu were asked for, it "
+                                        "has %llu",
+                                        fti_show(t->name).text, (unsigned long long)bytes,
+                                        (unsigned long long)offset, (unsigned long long)t->bytes));
+    const char *payload = fti_checkpoint_payload(c, (size_t)tensor);
+    memcpy(out, payload + offset, (size_t)bytes);
+    return FTK_OK;
+}
+
 static const ftk_if_checkpoint_reader reader_interface = {
     .struct_size = (uint32_t)sizeof(ftk_if_checkpoint_reader),
     .level = 0,
@@ -160,6 +179,7 @@ static const ftk_if_checkpoint_reader reader_interface = {
     .tensor_count = reader_tensor_count,
     .tensor = reader_tensor,
     .find_tensor = reader_find_tensor,
+    .read = reader_read,
 };
 
 static const void *host_query(ftk_core_ctx *ctx, ftk_str name, uint32_t level) {

@@ -59,8 +59,8 @@ static ftk_status operator_reads(const ftk_engine *e, ftk_str name, uint32_t typ
 }
 
 static ftk_status check_tensor(const ftk_engine *e, const ftk_tensor_plan *t, ftk_error *err) {
-    uint64_t row_bytes = row_bytes_of(t->type, t->cols);
-    if (row_bytes == 0 || t->rows == 0)
+    uint64_t row_bytes = row_bytes_of(t->type, t->cols), bytes;
+    if (row_bytes == 0 || t->rows == 0 || !fti_mul_u64(t->rows, row_bytes, &bytes))
         return broken_plan(err, t->name, "shape and type do not go together");
     FTI_TRY(operator_reads(e, t->name, t->type, err));
     if (t->source == FTK_SOURCE_COMPUTED) return FTK_OK;
@@ -106,8 +106,14 @@ static ftk_status check_plan(const ftk_engine *e, ftk_error *err) {
     return FTK_OK;
 }
 
+/* Rows of the largest step: a chunk of a prompt, or a row of every sequence. */
+static uint32_t step_rows(const ftk_engine *e) {
+    uint32_t chunk = e->settings.prefill_tokens, sequences = e->settings.sequences;
+    return chunk > sequences ? chunk : sequences;
+}
+
 ftk_status fti_plan_weights(ftk_engine *e, ftk_error *err) {
-    const uint32_t buckets[2] = {e->settings.prefill_tokens, 1};
+    const uint32_t buckets[2] = {step_rows(e), 1};
     uint64_t bytes[2] = {0, 0};
     e->plan = (ftk_plan){.struct_size = (uint32_t)sizeof e->plan,
                          .bucket_rows = buckets,
@@ -135,8 +141,14 @@ static uint64_t tensor_bytes(const ftk_tensor_plan *t) {
     return t->rows * row_bytes_of(t->type, t->cols);
 }
 
+/* Of one expert's matrix, and of all: a part of a fused tensor leaves gaps between
+ * them, which are another part's. */
+static uint64_t expert_bytes(const ftk_bank_part *b) {
+    return b->rows * row_bytes_of(b->type, b->cols);
+}
+
 static uint64_t bank_bytes(const ftk_bank_part *b) {
-    return b->expert_stride * (b->experts - 1) + b->rows * row_bytes_of(b->type, b->cols);
+    return b->experts * expert_bytes(b);
 }
 
 static void count_weights(const ftk_engine *e, fti_budget_request *r) {
@@ -168,10 +180,13 @@ static void lay_ids(fti_step_buffers *b) {
     const struct {
         uint32_t *offset;
         uint32_t count;
-    } arrays[] = {{&b->tokens, b->rows},       {&b->positions, b->rows},
-                  {&b->row_sequence, b->rows}, {&b->sequence_rows, 2},
-                  {&b->state_slots, 1},        {&b->logit_index, b->rows},
-                  {&b->block_table, b->blocks}};
+    } arrays[] = {{&b->tokens, b->rows},
+                  {&b->positions, b->rows},
+                  {&b->row_sequence, b->rows},
+                  {&b->sequence_rows, b->sequences + 1},
+                  {&b->state_slots, b->sequences},
+                  {&b->logit_index, b->rows},
+                  {&b->block_table, b->sequences * b->blocks}};
     for (size_t i = 0; i < FTI_COUNT(arrays); i++) {
         *arrays[i].offset = at;
         at += (arrays[i].count + 15) / 16 * 16;
@@ -181,16 +196,17 @@ static void lay_ids(fti_step_buffers *b) {
 
 static uint32_t logit_rows(const ftk_engine *e) {
     uint64_t rows = FTI_LOGIT_BYTES / (e->info.vocabulary * sizeof(float));
-    if (rows > e->settings.prefill_tokens) rows = e->settings.prefill_tokens;
-    return rows > 0 ? (uint32_t)rows : 1;
+    if (rows > e->buffers.rows) rows = e->buffers.rows;
+    return rows > e->settings.sequences ? (uint32_t)rows : e->settings.sequences;
 }
 
 ftk_status fti_plan_memory(ftk_engine *e, const struct ftk_config *config, ftk_error *err) {
     fti_step_buffers *b = &e->buffers;
-    b->rows = e->settings.prefill_tokens;
+    b->rows = step_rows(e);
+    b->sequences = e->settings.sequences;
     b->logit_rows = logit_rows(e);
     fti_budget_request r = {.kv_bytes_per_token = kv_bytes_per_token(e),
-                            .state_bytes = e->plan.state_bytes,
+                            .state_bytes = e->plan.state_bytes * e->settings.sequences,
                             .workspace = e->workspace_bytes,
                             .page_tokens = FTI_PAGE_TOKENS,
                             .model_context = e->info.context,
@@ -270,7 +286,8 @@ ftk_status fti_allocate(ftk_engine *e, ftk_error *err) {
     fti_step_buffers *b = &e->buffers;
     FTI_TRY(allocate_tables(e, err));
     FTI_TRY(allocate_kv(e, err));
-    FTI_TRY(allocate_block(e, e->plan.state_bytes, "recurrent state", &e->state, err));
+    FTI_TRY(allocate_block(e, e->plan.state_bytes * e->settings.sequences, "recurrent state",
+                           &e->state, err));
     FTI_TRY(allocate_block(e, e->workspace_bytes, "workspace", &b->workspace, err));
     FTI_TRY(allocate_block(e, b->id_count * sizeof(int32_t), "step arrays", &b->ids, err));
     return allocate_block(e, (uint64_t)b->logit_rows * e->info.vocabulary * sizeof(float), "logits",
@@ -279,17 +296,24 @@ ftk_status fti_allocate(ftk_engine *e, ftk_error *err) {
 
 /* ---- weights ---- */
 
-/* A device address for `bytes` of tensor `tensor` from `offset` on: the mapping
- * itself where the backend reads it, else a copy in *block. */
-static ftk_status place(ftk_engine *e, uint64_t tensor, uint64_t offset, uint64_t bytes,
-                        fti_block *block, const void **out, ftk_error *err) {
+/* The device address of mapped bytes, NULL where the backend cannot read them there. */
+static const void *adopt(ftk_engine *e, uint64_t tensor, uint64_t offset, uint64_t bytes) {
     const char *payload = fti_checkpoint_payload(e->checkpoint, (size_t)tensor);
-    if (mappable(e, tensor, offset) &&
-        e->backend->ops->adopt(e->backend, payload + offset, bytes, out) == FTK_OK)
-        return FTK_OK;
-    FTI_TRY(allocate_block(e, bytes, "weights", block, err));
-    *out = block->memory;
-    ftk_status status = e->backend->ops->upload(e->stream, block->memory, payload + offset, bytes);
+    const void *out;
+    if (!mappable(e, tensor, offset)) return NULL;
+    return e->backend->ops->adopt(e->backend, payload + offset, bytes, &out) == FTK_OK ? out : NULL;
+}
+
+/* Copies `count` pieces of `bytes`, `stride` apart from `offset` of tensor `tensor` on,
+ * into a new block, one after the other. */
+static ftk_status copy_pieces(ftk_engine *e, uint64_t tensor, uint64_t offset, uint64_t bytes,
+                              uint64_t count, uint64_t stride, fti_block *block, ftk_error *err) {
+    const char *from = (const char *)fti_checkpoint_payload(e->checkpoint, (size_t)tensor) + offset;
+    FTI_TRY(allocate_block(e, count * bytes, "weights", block, err));
+    ftk_status status = FTK_OK;
+    for (uint64_t i = 0; status == FTK_OK && i < count; i++)
+        status = e->backend->ops->upload(e->stream, (char *)block->memory + i * bytes,
+                                         from + i * stride, bytes);
     if (status == FTK_OK) status = e->backend->ops->stream_sync(e->stream);
     if (status == FTK_OK) return FTK_OK;
     return fti_fail(err, status, "copying weights to the device failed");
@@ -302,7 +326,11 @@ static ftk_status place_tensor(ftk_engine *e, uint64_t i, ftk_error *err) {
         FTI_TRY(allocate_block(e, tensor_bytes(t), "computed weights", &e->owned[i], err));
         data = e->computed[i] = e->owned[i].memory;
     } else {
-        FTI_TRY(place(e, t->tensor, t->offset, tensor_bytes(t), &e->owned[i], &data, err));
+        data = adopt(e, t->tensor, t->offset, tensor_bytes(t));
+        if (!data) {
+            FTI_TRY(copy_pieces(e, t->tensor, t->offset, tensor_bytes(t), 1, 0, &e->owned[i], err));
+            data = e->owned[i].memory;
+        }
     }
     e->weights[i] = (ftk_weight){.struct_size = (uint32_t)sizeof(ftk_weight),
                                  .type = t->type,
@@ -316,9 +344,14 @@ static ftk_status place_tensor(ftk_engine *e, uint64_t i, ftk_error *err) {
 
 static ftk_status place_bank(ftk_engine *e, uint64_t i, ftk_error *err) {
     const ftk_bank_part *b = bank_at(&e->plan, i);
-    const void *data;
-    FTI_TRY(place(e, b->tensor, b->offset, bank_bytes(b), &e->owned[e->plan.tensor_count + i],
-                  &data, err));
+    fti_block *own = &e->owned[e->plan.tensor_count + i];
+    uint64_t bytes = expert_bytes(b), stride = b->expert_stride;
+    const void *data = adopt(e, b->tensor, b->offset, stride * (b->experts - 1) + bytes);
+    if (!data) {
+        FTI_TRY(copy_pieces(e, b->tensor, b->offset, bytes, b->experts, stride, own, err));
+        data = own->memory;
+        stride = bytes;
+    }
     e->banks[i] = (ftk_bank_view){.struct_size = (uint32_t)sizeof(ftk_bank_view),
                                   .type = b->type,
                                   .layout = FTK_LAYOUT_RAW,
@@ -326,7 +359,7 @@ static ftk_status place_bank(ftk_engine *e, uint64_t i, ftk_error *err) {
                                   .rows = b->rows,
                                   .cols = b->cols,
                                   .row_bytes = row_bytes_of(b->type, b->cols),
-                                  .expert_stride = b->expert_stride,
+                                  .expert_stride = stride,
                                   .base = data};
     return FTK_OK;
 }

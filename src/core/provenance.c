@@ -80,6 +80,7 @@ static json_t *checkpoint_json(const ftk_engine *e) {
     set(o, "container", text(fti_checkpoint_container(e->checkpoint)));
     set(o, "version", number(fti_checkpoint_version(e->checkpoint)));
     set(o, "bytes", number(fti_checkpoint_file_bytes(e->checkpoint)));
+    set(o, "shards", number(fti_checkpoint_shard_count(e->checkpoint)));
     set(o, "architecture", fti_json_str(e->architecture));
     ftk_str name = {NULL, 0};
     if (fti_meta_get_str(e->checkpoint, fti_str("general.name"), &name, NULL) == FTK_OK)
@@ -141,14 +142,21 @@ static json_t *variants_json(const ftk_engine *e) {
 
 static json_t *graphs_json(const ftk_engine *e) {
     json_t *o = json_object(), *buckets = json_array();
-    if (e->decode_graph) {
+    for (size_t i = 0; i < e->graph_count; i++) {
         json_t *bucket = json_object();
-        set(bucket, "rows", number(1));
-        set(bucket, "nodes", number(e->backend->ops->graph_nodes(e->decode_graph)));
+        set(bucket, "rows", number(e->graphs[i].rows));
+        set(bucket, "nodes", number(e->backend->ops->graph_nodes(e->graphs[i].graph)));
         json_array_append_new(buckets, bucket);
     }
     set(o, "captured", buckets);
     set(o, "eager_reason", e->graph_reason[0] ? text(e->graph_reason) : json_null());
+    return o;
+}
+
+static json_t *numerics_json(const ftk_engine *e) {
+    json_t *o = json_object();
+    set(o, "mode", text(e->settings.numerics == FTI_NUMERICS_FLOAT ? "float" : "exact"));
+    set(o, "version", number(FTK_NUMERICS_VERSION));
     return o;
 }
 
@@ -158,7 +166,7 @@ static const char *fused_text(fti_fused fused) {
 
 ftk_status ftk_engine_provenance(const ftk_engine *e, char **json, ftk_error *err) {
     if (!e || !json) return fti_fail(err, FTK_E_ARGUMENT, "engine and json must not be NULL");
-    FTI_TRY(fti_lifecycle_need(&e->lifecycle, FTI_STAGE_CREATE, err));
+    FTI_TRY(fti_engine_need(e, FTI_STAGE_CREATE, err));
     json_t *o = json_object(), *policy = json_object(), *notes = json_array();
     set(o, "libfreetoken", text(FTK_VERSION_STRING));
     set(o, "stage", text(fti_stage_text(e->lifecycle.reached)));
@@ -166,10 +174,11 @@ ftk_status ftk_engine_provenance(const ftk_engine *e, char **json, ftk_error *er
     set(o, "provider", provider_json(e));
     set(o, "checkpoint", checkpoint_json(e));
     set(o, "backend", backend_json(e));
-    set(o, "numerics", text(e->settings.numerics == FTI_NUMERICS_FLOAT ? "float" : "exact"));
+    set(o, "numerics", numerics_json(e));
     set(o, "kv_type", text(fti_type_name(e->kv_type)));
     set(policy, "fused", text(fused_text(e->settings.fused)));
     set(policy, "prefill_tokens", number(e->settings.prefill_tokens));
+    set(policy, "max_running", number(e->settings.sequences));
     set(o, "policy", policy);
     set(o, "variants", variants_json(e));
     set(o, "graphs", graphs_json(e));
@@ -181,7 +190,7 @@ ftk_status ftk_engine_provenance(const ftk_engine *e, char **json, ftk_error *er
 
 ftk_status ftk_engine_memory(const ftk_engine *e, char **json, ftk_error *err) {
     if (!e || !json) return fti_fail(err, FTK_E_ARGUMENT, "engine and json must not be NULL");
-    FTI_TRY(fti_lifecycle_need(&e->lifecycle, FTI_STAGE_MEMORY, err));
+    FTI_TRY(fti_engine_need(e, FTI_STAGE_MEMORY, err));
     const fti_budget *b = &e->budget;
     const struct {
         const char *key;
@@ -201,6 +210,12 @@ ftk_status ftk_engine_memory(const ftk_engine *e, char **json, ftk_error *err) {
     for (size_t i = 0; i < FTI_COUNT(rows); i++) set(o, rows[i].key, number(rows[i].value));
     set(o, "kv_type", text(fti_type_name(e->kv_type)));
     return fti_json_dump(o, json, err);
+}
+
+ftk_status ftk_engine_stats(const ftk_engine *e, char **json, ftk_error *err) {
+    if (!e || !json) return fti_fail(err, FTK_E_ARGUMENT, "engine and json must not be NULL");
+    FTI_TRY(fti_engine_need(e, FTI_STAGE_READY, err));
+    return fti_json_dump(fti_service_stats(e), json, err);
 }
 
 /* ---- checkpoint ---- */
@@ -252,6 +267,7 @@ static json_t *tensor_json(const fti_tensor *t) {
     for (uint32_t d = 0; d < t->n_dims; d++) json_array_append_new(dims, number(t->dims[d]));
     set(o, "dims", dims);
     set(o, "bytes", number(t->bytes));
+    set(o, "shard", number(t->shard + 1));
     set(o, "offset", number(t->offset));
     return o;
 }
@@ -274,6 +290,7 @@ static json_t *inspect_json(const fti_checkpoint *c, const char *path) {
     set(o, "container", text(fti_checkpoint_container(c)));
     set(o, "version", number(fti_checkpoint_version(c)));
     set(o, "file_bytes", number(fti_checkpoint_file_bytes(c)));
+    set(o, "shards", number(fti_checkpoint_shard_count(c)));
     set(o, "architecture", fti_json_str(architecture));
     set(o, "types", types);
     set(o, "metadata", meta);

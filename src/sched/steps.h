@@ -1,27 +1,32 @@
 /*
- * steps.h: which rows of a request run next. A pure decision over counts: a
- * request runs its prompt in chunks, then one row per step.
+ * steps.h: which rows of which requests run next. A pure decision over counts:
+ * every request that has its prompt behind it gets one row, and the first one that has
+ * not gets a chunk of its prompt, in order of arrival.
  */
 #ifndef FTI_STEPS_H
 #define FTI_STEPS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct fti_request_counts {
     uint64_t prompt;   /* tokens of the prompt */
-    uint64_t chosen;   /* tokens chosen so far, not all of which have run */
+    uint64_t chosen;   /* tokens chosen so far, of which the last has not run */
     uint64_t computed; /* positions that have run */
+    uint32_t chunk;    /* most rows of a prompt in one step, at least 1 */
 } fti_request_counts;
 
-typedef struct fti_step_choice {
+typedef struct fti_step_share {
     uint64_t first; /* position of the first row */
-    uint32_t rows;  /* 0: nothing left to run */
+    uint32_t rows;  /* 0: this request takes no part */
     bool decode;    /* one chosen token, as against a piece of the prompt */
     bool samples;   /* its last row is followed by a new token */
-} fti_step_choice;
+} fti_step_share;
 
-/* At most `chunk` rows (at least 1). */
-fti_step_choice fti_next_step(const fti_request_counts *counts, uint32_t chunk);
+/* Shares of `count` running requests, in order of arrival, in one step of at most
+ * `most_rows` rows (at least `count`). Returns the rows of the step. */
+uint32_t fti_next_step(const fti_request_counts *requests, size_t count, uint32_t most_rows,
+                       fti_step_share *shares);
 
 #endif

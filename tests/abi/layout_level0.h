@@ -97,7 +97,7 @@
     FIELD(ftk_tensor_info, dims, 16, 32) \
     FIELD(ftk_tensor_info, bytes, 48, 8) \
     FIELD(ftk_tensor_info, name, 56, 16) \
-    SIZE(ftk_if_checkpoint_reader, 88) \
+    SIZE(ftk_if_checkpoint_reader, 96) \
     FIELD(ftk_if_checkpoint_reader, struct_size, 0, 4) \
     FIELD(ftk_if_checkpoint_reader, level, 4, 4) \
     FIELD(ftk_if_checkpoint_reader, get_u64, 8, 8) \
@@ -110,6 +110,7 @@
     FIELD(ftk_if_checkpoint_reader, tensor_count, 64, 8) \
     FIELD(ftk_if_checkpoint_reader, tensor, 72, 8) \
     FIELD(ftk_if_checkpoint_reader, find_tensor, 80, 8) \
+    FIELD(ftk_if_checkpoint_reader, read, 88, 8) \
     SIZE(ftk_op_embed, 40) \
     FIELD(ftk_op_embed, table, 0, 8) \
     FIELD(ftk_op_embed, tokens, 8, 8) \
@@ -356,7 +357,25 @@
     SIZE(ftk_prepare_out, 8) \
     FIELD(ftk_prepare_out, struct_size, 0, 4) \
     FIELD(ftk_prepare_out, graph_safe, 4, 4) \
-    SIZE(ftk_provider, 96) \
+    SIZE(ftk_chat_turn, 32) \
+    FIELD(ftk_chat_turn, role, 0, 16) \
+    FIELD(ftk_chat_turn, content, 16, 16) \
+    SIZE(ftk_chat_in, 40) \
+    FIELD(ftk_chat_in, struct_size, 0, 4) \
+    FIELD(ftk_chat_in, turn_stride, 4, 4) \
+    FIELD(ftk_chat_in, turns, 8, 8) \
+    FIELD(ftk_chat_in, turn_count, 16, 8) \
+    FIELD(ftk_chat_in, required, 24, 4) \
+    FIELD(ftk_chat_in, hint, 28, 4) \
+    FIELD(ftk_chat_in, open_answer, 32, 4) \
+    FIELD(ftk_chat_in, reserved0, 36, 4) \
+    SIZE(ftk_chat_out, 32) \
+    FIELD(ftk_chat_out, struct_size, 0, 4) \
+    FIELD(ftk_chat_out, message_size, 4, 4) \
+    FIELD(ftk_chat_out, message, 8, 8) \
+    FIELD(ftk_chat_out, piece, 16, 8) \
+    FIELD(ftk_chat_out, user, 24, 8) \
+    SIZE(ftk_provider, 104) \
     FIELD(ftk_provider, struct_size, 0, 4) \
     FIELD(ftk_provider, reserved0, 4, 4) \
     FIELD(ftk_provider, identity, 8, 8) \
@@ -370,28 +389,39 @@
     FIELD(ftk_provider, prepare_for_runtime, 72, 8) \
     FIELD(ftk_provider, run, 80, 8) \
     FIELD(ftk_provider, destroy, 88, 8) \
+    FIELD(ftk_provider, format_chat, 96, 8) \
     /* freetoken.h */ \
-    SIZE(ftk_open_options, 24) \
+    SIZE(ftk_open_options, 48) \
     FIELD(ftk_open_options, struct_size, 0, 4) \
     FIELD(ftk_open_options, stop_after, 4, 4) \
     FIELD(ftk_open_options, progress, 8, 8) \
     FIELD(ftk_open_options, user, 16, 8) \
-    SIZE(ftk_sampling, 32) \
+    FIELD(ftk_open_options, log, 24, 8) \
+    FIELD(ftk_open_options, log_user, 32, 8) \
+    FIELD(ftk_open_options, log_level, 40, 4) \
+    FIELD(ftk_open_options, reserved0, 44, 4) \
+    SIZE(ftk_message, 32) \
+    FIELD(ftk_message, struct_size, 0, 4) \
+    FIELD(ftk_message, reserved0, 4, 4) \
+    FIELD(ftk_message, role, 8, 8) \
+    FIELD(ftk_message, content, 16, 8) \
+    FIELD(ftk_message, content_size, 24, 8) \
+    SIZE(ftk_logit_bias, 8) \
+    FIELD(ftk_logit_bias, id, 0, 4) \
+    FIELD(ftk_logit_bias, bias, 4, 4) \
+    SIZE(ftk_sampling, 56) \
     FIELD(ftk_sampling, struct_size, 0, 4) \
     FIELD(ftk_sampling, top_k, 4, 4) \
     FIELD(ftk_sampling, temperature, 8, 4) \
     FIELD(ftk_sampling, top_p, 12, 4) \
     FIELD(ftk_sampling, min_p, 16, 4) \
-    FIELD(ftk_sampling, reserved0, 20, 4) \
-    FIELD(ftk_sampling, seed, 24, 8) \
-    SIZE(ftk_generate_options, 64) \
-    FIELD(ftk_generate_options, struct_size, 0, 4) \
-    FIELD(ftk_generate_options, max_tokens, 4, 4) \
-    FIELD(ftk_generate_options, ignore_end, 8, 4) \
-    FIELD(ftk_generate_options, chunk, 12, 4) \
-    FIELD(ftk_generate_options, sampling, 16, 32) \
-    FIELD(ftk_generate_options, on_token, 48, 8) \
-    FIELD(ftk_generate_options, user, 56, 8) \
+    FIELD(ftk_sampling, repetition_penalty, 20, 4) \
+    FIELD(ftk_sampling, presence_penalty, 24, 4) \
+    FIELD(ftk_sampling, frequency_penalty, 28, 4) \
+    FIELD(ftk_sampling, seed, 32, 8) \
+    FIELD(ftk_sampling, biases, 40, 8) \
+    FIELD(ftk_sampling, bias_count, 48, 4) \
+    FIELD(ftk_sampling, penalty_last, 52, 4) \
     SIZE(ftk_generate_result, 72) \
     FIELD(ftk_generate_result, struct_size, 0, 4) \
     FIELD(ftk_generate_result, finish, 4, 4) \
@@ -403,6 +433,49 @@
     FIELD(ftk_generate_result, prefill_seconds, 48, 8) \
     FIELD(ftk_generate_result, decode_seconds, 56, 8) \
     FIELD(ftk_generate_result, hash, 64, 8) \
+    SIZE(ftk_event, 152) \
+    FIELD(ftk_event, struct_size, 0, 4) \
+    FIELD(ftk_event, type, 4, 4) \
+    FIELD(ftk_event, request, 8, 8) \
+    FIELD(ftk_event, text, 16, 8) \
+    FIELD(ftk_event, text_size, 24, 8) \
+    FIELD(ftk_event, token, 32, 4) \
+    FIELD(ftk_event, logprob, 36, 4) \
+    FIELD(ftk_event, top_count, 40, 4) \
+    FIELD(ftk_event, status, 44, 4) \
+    FIELD(ftk_event, top_ids, 48, 8) \
+    FIELD(ftk_event, top_logprobs, 56, 8) \
+    FIELD(ftk_event, message, 64, 8) \
+    FIELD(ftk_event, result, 72, 72) \
+    FIELD(ftk_event, storage, 144, 8) \
+    SIZE(ftk_request, 168) \
+    FIELD(ftk_request, struct_size, 0, 4) \
+    FIELD(ftk_request, max_tokens, 4, 4) \
+    FIELD(ftk_request, tokens, 8, 8) \
+    FIELD(ftk_request, token_count, 16, 8) \
+    FIELD(ftk_request, text, 24, 8) \
+    FIELD(ftk_request, text_size, 32, 8) \
+    FIELD(ftk_request, messages, 40, 8) \
+    FIELD(ftk_request, message_count, 48, 8) \
+    FIELD(ftk_request, stop, 56, 8) \
+    FIELD(ftk_request, stop_count, 64, 8) \
+    FIELD(ftk_request, text_flags, 72, 4) \
+    FIELD(ftk_request, chat_flags, 76, 4) \
+    FIELD(ftk_request, ignore_end, 80, 4) \
+    FIELD(ftk_request, logprobs, 84, 4) \
+    FIELD(ftk_request, priority, 88, 4) \
+    FIELD(ftk_request, chunk, 92, 4) \
+    FIELD(ftk_request, sampling, 96, 56) \
+    FIELD(ftk_request, on_event, 152, 8) \
+    FIELD(ftk_request, user, 160, 8) \
+    SIZE(ftk_generate_options, 88) \
+    FIELD(ftk_generate_options, struct_size, 0, 4) \
+    FIELD(ftk_generate_options, max_tokens, 4, 4) \
+    FIELD(ftk_generate_options, ignore_end, 8, 4) \
+    FIELD(ftk_generate_options, chunk, 12, 4) \
+    FIELD(ftk_generate_options, sampling, 16, 56) \
+    FIELD(ftk_generate_options, on_token, 72, 8) \
+    FIELD(ftk_generate_options, user, 80, 8) \
     SIZE(ftk_evaluate_options, 32) \
     FIELD(ftk_evaluate_options, struct_size, 0, 4) \
     FIELD(ftk_evaluate_options, chunk, 4, 4) \

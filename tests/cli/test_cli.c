@@ -21,6 +21,8 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#include "freetoken/version.h"
 #include <jansson.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -80,6 +82,8 @@ static void write_text(const char *path, const char *text) {
     write_all(path, text, strlen(text), 0600);
 }
 
+static const char *typed = "/dev/null"; /* what programs read */
+
 /* Home is an empty folder and XDG_CONFIG_HOME the work folder: no configuration of
  * the machine's user takes part. */
 static pid_t start(const char *const *argv, const char *stdout_path, int stdout_fd) {
@@ -91,7 +95,7 @@ static pid_t start(const char *const *argv, const char *stdout_path, int stdout_
         if (to < 0 && stdout_path) to = open(stdout_path, O_WRONLY);
         if (to < 0 && !stdout_path) to = open(out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         int errors = open(err, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-        int in = open("/dev/null", O_RDONLY);
+        int in = open(typed, O_RDONLY);
         if (dup2(in, 0) < 0 || dup2(to, 1) < 0 || dup2(errors, 2) < 0) _exit(125);
         (void)setenv("HOME", home, 1);
         (void)setenv("XDG_CONFIG_HOME", home, 1);
@@ -141,9 +145,10 @@ static output run(const char *program, ...) {
     return finish(start(argv, NULL, -1));
 }
 
-#define RUN(...)   run(FTK_BIN, __VA_ARGS__, NULL)
-#define DEMO(...)  run(FTK_BIN, __VA_ARGS__, "--config", FTK_CONFIG, NULL)
-#define BENCH(...) run(FTK_BENCH_BIN, __VA_ARGS__, "--config", FTK_CONFIG, NULL)
+#define RUN(...)       run(FTK_BIN, __VA_ARGS__, NULL)
+#define DEMO(...)      run(FTK_BIN, __VA_ARGS__, "--config", FTK_CONFIG, NULL)
+#define DEMO_JSON(...) demo_json(DEMO(__VA_ARGS__, "--json"))
+#define BENCH(...)     run(FTK_BENCH_BIN, __VA_ARGS__, "--config", FTK_CONFIG, NULL)
 
 static void expect_code(const output *o, int code) {
     if (o->code != code) fail_msg("exit %d, wanted %d: %s", o->code, code, o->err);
@@ -173,6 +178,10 @@ static json_t *parse(output *o) {
     assert_string_equal(o->err, "");
     release(o);
     return json;
+}
+
+static json_t *demo_json(output o) {
+    return parse(&o);
 }
 
 static json_int_t integer(const json_t *object, const char *key) {
@@ -215,8 +224,8 @@ static void version_and_help(void **state) {
     o = run(FTK_BENCH_BIN, "--version", NULL);
     assert_string_equal(o.out, "freetoken-bench 0.1.0\n");
     release(&o);
-    static const char *const commands[] = {"run",        "tokenize", "logits",
-                                           "perplexity", "inspect",  "providers"};
+    static const char *const commands[] = {"run",     "tokenize",  "logits",   "perplexity",
+                                           "inspect", "providers", "selftest", "chat"};
     output list = RUN("help");
     expect_code(&list, 0);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
@@ -281,6 +290,25 @@ static const usage_case usage_cases[] = {
     {{"providers", "allow"}, "allow wants NAME or FOLDER"},
     {{"providers", "list", "x"}, "takes no argument 'x'"},
     {{"providers", "check", "--update"}, "--update belongs to providers allow"},
+    {{"providers", "explain"}, "providers explain wants MODEL, or ARCHITECTURE CONTAINER"},
+    {{"providers", "explain", "a", "b", "c"}, "'c' is one argument too many"},
+    {{"providers", "allow", "a", "b"}, "providers allow takes no argument 'b'"},
+    {{"providers", "explian", "a"}, "did you mean 'explain'?"},
+    {{"selftest", "a", "b"}, "'b' is one argument too many"},
+    {{"run", "m", "-p", "x", "--logit-bias=3"}, "--logit-bias: '3' is not ID=BIAS"},
+    {{"run", "m", "-p", "x", "--logit-bias=-3=1"}, "--logit-bias: '-3=1' is not ID=BIAS"},
+    {{"run", "m", "-p", "x", "--logit-bias=3=inf"}, "--logit-bias: '3=inf' is not ID=BIAS"},
+    {{"run", "m", "-p", "x", "--logprobs=21", "--json"}, "from 0 to 20"},
+    {{"run", "m", "-p", "x", "--logprobs=2"}, "--logprobs wants --json"},
+    {{"run", "m", "-p", "x", "--repetition-penalty=0"}, "--repetition-penalty: '0'"},
+    {{"run", "m", "--system", "x"}, "run has no option --system"},
+    {{"chat"}, "chat wants MODEL"},
+    {{"chat", "m", "--json"}, "chat has no --json"},
+    {{"chat", "m", "--greedy", "--temp=1"}, "--greedy excludes"},
+    {{"help", "--man", "rnu"}, "did you mean 'run'?"},
+    {{"help", "--completion", "fish"}, "help takes a command"},
+    {{"help", "--completion"}, "help takes a command"},
+    {{"help", "--nam"}, "help takes a command"},
 };
 
 static void usage_errors(void **state) {
@@ -359,6 +387,9 @@ static void check_run(const json_t *o, json_int_t tokens) {
                      (double)integer(o, "prompt_tokens")) < 1e-6);
     assert_true(integer(json_object_get(o, "memory"), "total") > 0);
     assert_true(json_object_size(json_object_get(o, "provenance")) > 3);
+    const json_t *numerics = json_object_get(json_object_get(o, "provenance"), "numerics");
+    assert_string_equal(json_string_value(json_object_get(numerics, "mode")), "exact");
+    assert_int_equal(integer(numerics, "version"), FTK_NUMERICS_VERSION);
 }
 
 static void run_json(void **state) {
@@ -430,6 +461,97 @@ static void run_sampling(void **state) {
     free(other);
     free(cold);
     free(frost);
+}
+
+static const json_t *member(const json_t *object, const char *key, json_type type) {
+    const json_t *value = json_object_get(object, key);
+    if (!value || json_typeof(value) != type) fail_msg("%s is not of the right type", key);
+    return value;
+}
+
+/* A run of twelve tokens with up to two more options. */
+static json_t *steered(const char *first, const char *second) {
+    output o = DEMO("run", MODEL, "--json", "-p", ONCE, "-n", "12", first, second);
+    return parse(&o);
+}
+
+static json_int_t token_at(const json_t *run, size_t i) {
+    return json_integer_value(json_array_get(json_object_get(run, "tokens"), i));
+}
+
+static void run_bias(void **state) {
+    (void)state;
+    json_t *plain = steered("--json", "--presence-penalty=0");
+    char *option = NULL;
+    assert_true(
+        asprintf(&option, "--logit-bias=%" JSON_INTEGER_FORMAT "=-inf", token_at(plain, 0)) > 0);
+    json_t *banned = steered(option, "--json");
+    for (size_t i = 0; i < 12; i++) assert_true(token_at(banned, i) != token_at(plain, 0));
+    json_t *forced = steered("--logit-bias=77=1000", option);
+    for (size_t i = 0; i < 12; i++) assert_int_equal(token_at(forced, i), 77);
+    json_t *varied = steered("--frequency-penalty=100", "--json");
+    for (size_t i = 0; i < 12; i++) {
+        for (size_t j = 0; j < i; j++) assert_true(token_at(varied, i) != token_at(varied, j));
+    }
+    json_t *short_sighted = DEMO_JSON("run", MODEL, "-p", ONCE, "-n", "12", "--logit-bias=77=1000",
+                                      "--logit-bias=78=1000", "--presence-penalty=50",
+                                      "--penalty-last=1");
+    for (size_t i = 1; i < 12; i++) {
+        assert_int_equal(token_at(short_sighted, i) + token_at(short_sighted, i - 1), 77 + 78);
+    }
+    json_decref(plain);
+    json_decref(banned);
+    json_decref(forced);
+    json_decref(varied);
+    json_decref(short_sighted);
+    free(option);
+    expect_error(DEMO("run", MODEL, "-p", "x", "--logit-bias=4096=1"), 1, "4095");
+}
+
+static void run_stop(void **state) {
+    (void)state;
+    json_t *plain = steered("--json", "--greedy");
+    const char *text = text_of(plain, "text");
+    const char *word = strchr(strchr(text + 1, ' ') + 1, ' '); /* the third one */
+    assert_non_null(word);
+    char *option = NULL;
+    assert_true(asprintf(&option, "--stop=%.4s", word) > 0);
+    json_t *stopped = steered(option, "--stop=never to be seen");
+    assert_string_equal(text_of(stopped, "finish"), "stop");
+    const char *head = text_of(stopped, "text");
+    assert_int_equal(strlen(head), strstr(text, option + 7) - text);
+    assert_memory_equal(head, text, strlen(head));
+    json_decref(plain);
+    json_decref(stopped);
+    free(option);
+    static const char s[] = "--stop=a";
+    expect_error(DEMO("run", MODEL, s, s, s, s, s, s, s, s, s, s, s, s, s, s, s, s, s), 2,
+                 "--stop: given more than 16 times");
+}
+
+static void run_logprobs(void **state) {
+    (void)state;
+    json_t *run = steered("--logprobs=3", "--greedy");
+    const json_t *list = member(run, "logprobs", JSON_ARRAY);
+    assert_int_equal(json_array_size(list), 12);
+    for (size_t i = 0; i < 12; i++) {
+        const json_t *token = json_array_get(list, i), *top = json_object_get(token, "top");
+        assert_int_equal(integer(token, "id"), token_at(run, i));
+        assert_int_equal(json_array_size(top), 3);
+        assert_int_equal(integer(json_array_get(top, 0), "id"), token_at(run, i));
+        double sum = 0;
+        for (size_t k = 0; k < 3; k++) {
+            double logprob = real(json_array_get(top, k), "logprob");
+            assert_true(logprob <= (k ? real(json_array_get(top, k - 1), "logprob") : 0.0));
+            sum += exp(logprob);
+        }
+        assert_true(sum > 0.0 && sum <= 1.0 + 1e-6);
+        assert_true(real(token, "logprob") == real(json_array_get(top, 0), "logprob"));
+    }
+    json_decref(run);
+    run = steered("--greedy", "--json");
+    assert_null(json_object_get(run, "logprobs"));
+    json_decref(run);
 }
 
 static json_int_t prompt_tokens(const char *option, const char *value, const char *more) {
@@ -521,6 +643,108 @@ static void interrupted(void **state) {
 }
 
 /* ---- tokenize ---- */
+
+/* ---- chat ---- */
+
+static output converse(const char *lines, const char *option) {
+    char *path = in_work("typed");
+    write_text(path, lines);
+    typed = path;
+    output o = DEMO("chat", MODEL, "-n", "24", option ? option : "--greedy");
+    typed = "/dev/null";
+    free(path);
+    return o;
+}
+
+/* The answers of a conversation, a line each. */
+static char *answers(const char *lines, const char *option) {
+    output o = converse(lines, option);
+    expect_code(&o, 0);
+    char *text = strdup(o.out);
+    release(&o);
+    return text;
+}
+
+#define FOX    "Tell me about the old fox."
+#define FOREST "What did the fox do in the dark forest?"
+
+static void chat_remembers(void **state) {
+    (void)state;
+    char *both = answers(FOX "\n\n" FOREST "\n", NULL);
+    char *first = answers(FOX "\n/quit\n" FOREST "\n", NULL);
+    char *second = answers(FOREST, NULL);
+    size_t length = strlen(first);
+    assert_true(length > 8 && first[length - 1] == '\n');
+    assert_memory_equal(both, first, length);
+    assert_true(strlen(both) > length + 8);
+    assert_string_not_equal(both + length, second);
+    char *anew = answers(FOX "\n/reset\n" FOREST "\n", NULL);
+    assert_memory_equal(anew, first, length);
+    assert_string_equal(anew + length, second);
+    char *pirate = answers(FOREST "\n", "--system=You are a pirate who hates the sea.");
+    assert_string_not_equal(pirate, second);
+    free(both);
+    free(first);
+    free(second);
+    free(anew);
+    free(pirate);
+}
+
+static void chat_commands(void **state) {
+    (void)state;
+    output o = converse("/help\n/nonsense\n/quit\n", NULL);
+    expect_code(&o, 0);
+    expect_text(o.out, "/reset  forget the conversation\n");
+    assert_string_equal(o.err, "no such command; /help lists them\n");
+    release(&o);
+    char *slash = answers("//help\n", NULL); /* said, not obeyed */
+    assert_null(strstr(slash, "/reset"));
+    free(slash);
+}
+
+/* The same model without a template: nobody knows how it was trained to converse. */
+static void chat_untrained(void **state) {
+    (void)state;
+    size_t size;
+    char *model = read_all(MODEL, &size), *path = in_work("model.gguf");
+    char *key = memmem(model, size, "tokenizer.chat_template", 23);
+    assert_non_null(key);
+    key[22] = 'X';
+    write_all(path, model, size, 0600);
+    expect_error(DEMO("chat", path), 5, "not trained to converse");
+    assert_int_equal(unlink(path), 0);
+    free(model);
+    free(path);
+}
+
+/* Ctrl-C ends the answer; the next line is read as if nothing had been. */
+static void chat_interrupted(void **state) {
+    (void)state;
+    char *pipe_path = in_work("typed"), *plain = in_work("stdout");
+    (void)unlink(pipe_path);
+    (void)unlink(plain);
+    assert_int_equal(mkfifo(pipe_path, 0600), 0);
+    int keys = open(pipe_path, O_RDWR);
+    assert_true(keys >= 0);
+    static const char question[] = "Tell me a story.\n", help[] = "/help\n/quit\n";
+    const char *const argv[] = {
+        FTK_BIN, "chat", MODEL, "-n2000", "--ignore-eos", "--config=" FTK_CONFIG, NULL};
+    typed = pipe_path;
+    pid_t child = start(argv, NULL, -1);
+    typed = "/dev/null";
+    assert_int_equal(write(keys, question, sizeof question - 1), sizeof question - 1);
+    wait_for_output(plain);
+    assert_int_equal(kill(child, SIGINT), 0);
+    assert_int_equal(write(keys, help, sizeof help - 1), sizeof help - 1);
+    output o = finish(child);
+    expect_code(&o, 0);
+    expect_text(o.out, "\n/help   this\n");
+    assert_null(strstr(o.err, "cut off"));
+    release(&o);
+    (void)close(keys);
+    free(pipe_path);
+    free(plain);
+}
 
 static void tokenize(void **state) {
     (void)state;
@@ -953,6 +1177,118 @@ static void allow_keeps_text(void **state) {
 
 /* ---- bench ---- */
 
+static json_t *explained(const char *what, const char *container, const char *config, int code) {
+    output o = container
+                   ? RUN("providers", "explain", what, container, "--json", "--config", config)
+                   : RUN("providers", "explain", what, "--json", "--config", config);
+    expect_code(&o, code);
+    if (code) expect_text(o.err, "freetoken: error: ");
+    json_t *report = json_loads(o.out, 0, NULL);
+    assert_non_null(report);
+    release(&o);
+    return report;
+}
+
+static void check_explained(json_t *report, const char *outcome, const char *reason) {
+    const json_t *first = json_array_get(json_object_get(report, "providers"), 0);
+    expect_text(text_of(report, "outcome"), outcome);
+    expect_text(text_of(first, "reason"), reason);
+    bool taken = json_is_string(json_object_get(report, "chosen"));
+    assert_int_equal(taken, json_is_true(json_object_get(first, "passes")));
+    json_decref(report);
+}
+
+static void explain_provider(void **state) {
+    (void)state;
+    check_explained(explained(MODEL, NULL, FTK_CONFIG, 0), "one provider takes it",
+                    "would be loaded");
+    check_explained(explained("qwen35moe", "gguf", FTK_CONFIG, 0), "one provider takes it",
+                    "would be loaded");
+    check_explained(explained("qwen35", "gguf", FTK_CONFIG, 4), "no allowed provider claims it",
+                    "claims architecture qwen35moe, not qwen35");
+    check_explained(explained("qwen35moe", "gg", FTK_CONFIG, 4), "no allowed provider claims it",
+                    "claims container gguf, not gg");
+    expect_error(DEMO("providers", "explain", "/no/such/model"), 5, "/no/such/model");
+
+    provider p = demo_provider();
+    char *path = in_work("name.yaml"), *text = NULL;
+    assert_true(asprintf(&text, "providers:\n  search: [%s]\n", p.search) > 0);
+    write_text(path, text);
+    char *command = NULL;
+    assert_true(asprintf(&command, "freetoken providers allow %s", p.folder) > 0);
+    check_explained(explained(MODEL, NULL, path, 4), "no allowed provider claims it", command);
+    free(text);
+    assert_true(asprintf(&text,
+                         "providers:\n  allow:\n    - name: qwen36\n      path: %s\n"
+                         "      sha256: %064d\n",
+                         p.path, 0) > 0);
+    write_text(path, text);
+    check_explained(explained(MODEL, NULL, path, 4), "fails a check", "FTK_E_PROVIDER_DIGEST: ");
+    output o = RUN("providers", "explain", MODEL, "--config", path);
+    expect_code(&o, 4);
+    expect_text(o.out, "architecture qwen35moe, container gguf\nno  qwen36 (");
+    release(&o);
+    free(command);
+    free(text);
+    free(path);
+    free_provider(&p);
+}
+
+/* ---- selftest ---- */
+
+/* Checks of that name; each of them ok. */
+static size_t count_checks(const json_t *report, const char *name, const char *detail) {
+    size_t i, count = 0;
+    const json_t *check;
+    json_array_foreach(json_object_get(report, "checks"), i, check) {
+        if (strcmp(text_of(check, "name"), name) != 0) continue;
+        bool ok = strcmp(text_of(check, "status"), "ok") == 0;
+        if (ok && strstr(text_of(check, "detail"), detail)) count++;
+    }
+    return count;
+}
+
+static void selftest(void **state) {
+    (void)state;
+    output o = RUN("selftest", "--json"); /* needs no configuration */
+    json_t *report = parse(&o);
+    assert_string_equal(text_of(report, "backend"), "cpu");
+    assert_int_equal(integer(report, "failed"), 0);
+    json_int_t checks = integer(report, "passed") + integer(report, "skipped");
+    assert_int_equal(json_array_size(json_object_get(report, "checks")), checks);
+    size_t each = integer(report, "skipped") ? 2 : 5; /* variants of one check */
+    static const char *const types[] = {"F32", "F16", "BF16", "Q8_0", "Q4_K", "Q5_K", "Q6_K"};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "matmul/%s", types[i]);
+        assert_int_equal(count_checks(report, name, "values equal"), each);
+        (void)snprintf(name, sizeof name, "experts/%s", types[i]);
+        assert_int_equal(count_checks(report, name, "values equal"), each);
+    }
+    assert_int_equal(count_checks(report, "attention", "4 shapes"), each);
+    assert_int_equal(count_checks(report, "what ran", " replays"), 5);
+    json_decref(report);
+    expect_error(RUN("selftest", "--backend", "cuda"), 7, "backend.kind is cuda");
+    expect_error(RUN("selftest", "--threads", "x"), 2, "--threads: ");
+    o = RUN("selftest");
+    expect_code(&o, 0);
+    expect_text(o.out, "backend cpu: cpu.threads");
+    expect_text(o.out, " passed, 0 failed, ");
+    release(&o);
+}
+
+static void selftest_model(void **state) {
+    (void)state;
+    output o = DEMO("selftest", MODEL, "--json");
+    json_t *report = parse(&o);
+    assert_int_equal(integer(report, "failed"), 0);
+    assert_int_equal(count_checks(report, "model", "16 tokens"), 4);
+    assert_int_equal(count_checks(report, "model", ", 0 steps replayed"), 2);
+    assert_int_equal(count_checks(report, "model", ", 15 steps replayed"), 2);
+    json_decref(report);
+    expect_error(DEMO("selftest", "/no/such/model"), 5, "/no/such/model");
+}
+
 static void check_spread(const json_t *spread) {
     double median = real(spread, "median");
     assert_true(real(spread, "min") > 0.0);
@@ -1046,7 +1382,9 @@ static int tear_down(void **state) {
                                         "refused.yaml",
                                         "link.yaml",
                                         "real.yaml",
-                                        "kept.yaml"};
+                                        "kept.yaml",
+                                        "typed",
+                                        "model.gguf"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char *path = in_work(names[i]);
         (void)remove(path);
@@ -1070,7 +1408,12 @@ int main(void) {
         cmocka_unit_test(allow_first),        cmocka_unit_test(allow_differs),
         cmocka_unit_test(allow_by_name),      cmocka_unit_test(allow_refused),
         cmocka_unit_test(allow_keeps_text),   cmocka_unit_test(bench_decode),
-        cmocka_unit_test(bench_void),
+        cmocka_unit_test(bench_void),         cmocka_unit_test(explain_provider),
+        cmocka_unit_test(selftest),           cmocka_unit_test(selftest_model),
+        cmocka_unit_test(run_bias),           cmocka_unit_test(run_stop),
+        cmocka_unit_test(run_logprobs),       cmocka_unit_test(chat_remembers),
+        cmocka_unit_test(chat_commands),      cmocka_unit_test(chat_untrained),
+        cmocka_unit_test(chat_interrupted),
     };
     return cmocka_run_group_tests_name("test_cli", tests, set_up, tear_down);
 }

@@ -601,7 +601,7 @@ static uint64_t sparse_model(const char *path) {
     return data;
 }
 
-static void test_beyond_four_gib(void **state) {
+static void test_b12_beyond_four_gib(void **state) {
     folder *f = *state;
     uint64_t data = sparse_model(f->file);
     fti_checkpoint *c = NULL;
@@ -649,7 +649,7 @@ int main(void) {
         IN_FOLDER(test_nothing_left_open),
         IN_FOLDER(test_mapping),
         IN_FOLDER(test_symbolic_link),
-        IN_FOLDER(test_beyond_four_gib),
+        IN_FOLDER(test_b12_beyond_four_gib),
     };
     return cmocka_run_group_tests_name("test_checkpoint", tests, NULL, NULL);
 }

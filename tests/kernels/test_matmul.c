@@ -4,7 +4,7 @@
  */
 #include "blocks.h"
 
-static const uint32_t widths[] = {32, 96, 256, 288, 512, 800, 2048, 4096};
+static const uint32_t widths[] = {32, 64, 96, 256, 288, 320, 512, 800, 1984, 2048, 4096};
 
 /* A matrix, activations and their products. */
 typedef struct problem {
@@ -41,7 +41,7 @@ static void problem_free(problem *p) {
 
 static uint32_t formats_for(const problem *p) {
     if (p->type->elements == 1) return 0;
-    if (p->type->elements == 32) return p->cols % 256 ? FTK_ACT_A32 : FTK_ACT_A32 | FTK_ACT_A256;
+    if (p->type->elements < 256) return p->cols % 256 ? FTK_ACT_A32 : FTK_ACT_A32 | FTK_ACT_A256;
     return p->rows % 2 ? FTK_ACT_A256 : FTK_ACT_A32 | FTK_ACT_A256;
 }
 
@@ -169,8 +169,9 @@ static void limits(void **state) {
                 uint8_t *b = p.weights + i * p.type->bytes;
                 memset(b, cases[c].fill, p.type->bytes);
                 if (p.type->type == FTK_TYPE_Q6_K) memset(b + 192, cases[c].scale, 16);
-                put_half(b + (p.type->type == FTK_TYPE_Q6_K ? 208 : 0), 0x7bff);
-                if (is_k(p.type->type) && p.type->type != FTK_TYPE_Q6_K) put_half(b + 2, 0x03ff);
+                if (scale_at(p.type->type) >= 0) put_half(b + scale_at(p.type->type), 0x7bff);
+                if (minimum_at(p.type->type) >= 0) put_half(b + minimum_at(p.type->type), 0x03ff);
+                if (p.type->type == FTK_TYPE_MXFP4) b[0] = c % 2 ? 254 : 0;
             }
             for (uint32_t n = 0; n < p.inputs; n++)
                 for (uint32_t i = 0; i < 512; i++)
@@ -268,7 +269,7 @@ static void matmul_refuses(void **state) {
     ftk_weight views[5] = {p.view, p.view, p.view, p.view, p.view};
     ftk_op_matmul bad[12];
     for (size_t i = 0; i < COUNT(bad); i++) bad[i] = good;
-    views[0].type = 2;
+    views[0].type = 16; /* IQ2_XXS */
     views[1].layout = 1;
     views[2].row_bytes--;
     views[3].cols = 500;
@@ -287,6 +288,43 @@ static void matmul_refuses(void **state) {
     assert_int_equal(r.op->matmul(r.stream, &good), FTK_OK);
     guarded_free(&packed);
     guarded_free(&g);
+    problem_free(&p);
+    rig_close(&r);
+}
+
+/* Sizes as the arithmetic around kernels sees them: whatever is narrowed to 32 bits on the
+ * way looks like a small matrix, and would be taken. */
+static void g17_shapes_beyond_32_bits(void **state) {
+    (void)state;
+    static const uint64_t edges[] = {1ull << 31, 1ull << 32, 1ull << 33, 1ull << 48};
+    rig r = rig_open(1);
+    problem p = problem_new(&block_types[4], 8, 512, 2, 5);
+    guarded packed = guarded_new(r.op->activation_bytes(3, 2, 512));
+    float y[16] = {0};
+    memset(packed.data, 0, packed.bytes);
+    const ftk_activation act = {p.x, packed.data, p.x_stride, 2, 512, FTK_ACT_A256, 0};
+    const int32_t token = 0;
+    uint64_t row = r.op->activation_bytes(3, 1, 512);
+    assert_true(row > 512);
+    for (size_t i = 0; i < COUNT(edges); i++) {
+        for (uint64_t more = 0; more < 2; more++) {
+            uint64_t rows = edges[i] - 1 + more;
+            assert_true(r.op->activation_bytes(3, rows, 512) == rows * row);
+            uint64_t cols = edges[i] + 4096 * more; /* 9/8 bytes each as A32, 73/64 as A256 */
+            assert_true(r.op->activation_bytes(3, 1, cols) == cols / 64 * 145);
+        }
+        ftk_weight tall = p.view, wide = p.view;
+        tall.rows += edges[i];
+        wide.cols += edges[i];
+        const ftk_op_matmul many_rows = {&tall, act, y, 8, 0, 0};
+        const ftk_op_matmul many_cols = {&wide, act, y, 8, 0, 0};
+        const ftk_op_embed embed = {
+            .table = &wide, .tokens = &token, .y = y, .y_stride = 512, .rows = 1};
+        assert_int_equal(r.op->matmul(r.stream, &many_rows), FTK_E_ARGUMENT);
+        assert_int_equal(r.op->matmul(r.stream, &many_cols), FTK_E_ARGUMENT);
+        assert_int_equal(r.op->embed(r.stream, &embed), FTK_E_ARGUMENT);
+    }
+    guarded_free(&packed);
     problem_free(&p);
     rig_close(&r);
 }
@@ -392,6 +430,7 @@ int main(void) {
         cmocka_unit_test(rows_alone_and_together),
         cmocka_unit_test(accumulate_adds_the_whole_product),
         cmocka_unit_test(matmul_refuses),
+        cmocka_unit_test(g17_shapes_beyond_32_bits),
         cmocka_unit_test(grouped_products),
     };
     return cmocka_run_group_tests_name("test_matmul", tests, NULL, NULL);

@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "support/counts.h"
+
 /* Tokens of the demo text: more than one KV page, and block borders. */
 #define TOKENS (FIXTURE_SLOW_BUILD ? 70 : 200)
 
@@ -53,13 +55,30 @@ static void assert_same(const float *logits, size_t tokens, const char *what) {
                      i % ref.vocabulary, (double)logits[i], (double)ref.logits[i]);
 }
 
-static void check_chunks(const char *const *settings, const uint32_t *chunks, size_t count,
-                         const char *what) {
+/* What the settings of an engine are meant to make run. */
+typedef struct expected {
+    bool reference;   /* kernels, on a machine with others */
+    bool eager;       /* no graphs */
+    uint32_t threads; /* 0: any number */
+} expected;
+
+static void expect_ran(const ftk_engine *engine, const expected *e, const fti_stream_counts *before,
+                       size_t count, uint32_t chunk) {
+    bool plain = e->reference || !counts_vector_machine(engine);
+    counts_expect_steps(engine, before, count, chunk, 1, !e->eager);
+    counts_expect_kernels(engine, before, plain);
+    if (e->threads) counts_expect_threads(engine, e->threads);
+}
+
+static void check_chunks(const char *const *settings, const expected *e, const uint32_t *chunks,
+                         size_t count, const char *what) {
     ftk_engine *engine = fixture_open(DEMO_MODEL, settings);
     for (size_t i = 0; i < count; i++) {
         char name[96];
         snprintf(name, sizeof name, "%s, chunks of %u", what, chunks[i]);
+        fti_stream_counts before = counts_now(engine);
         float *logits = fixture_logits(engine, ref.ids, TOKENS, chunks[i]);
+        expect_ran(engine, e, &before, TOKENS, chunks[i]);
         assert_same(logits, TOKENS, name);
         free(logits);
     }
@@ -69,7 +88,8 @@ static void check_chunks(const char *const *settings, const uint32_t *chunks, si
 static void prompt_cut_anywhere(void **state) {
     (void)state;
     const uint32_t chunks[] = {7, 64, 65, 1, 512, 2, 3, 5, 16, 63, 127, 128, 199};
-    check_chunks(NULL, chunks, FIXTURE_SLOW_BUILD ? 3 : sizeof chunks / sizeof *chunks, "default");
+    check_chunks(NULL, &(expected){0}, chunks,
+                 FIXTURE_SLOW_BUILD ? 3 : sizeof chunks / sizeof *chunks, "default");
 }
 
 /* Each split of a short prompt into two steps. */
@@ -77,7 +97,10 @@ static void prompt_of_every_length(void **state) {
     (void)state;
     ftk_engine *engine = fixture_open(DEMO_MODEL, NULL);
     for (size_t n = 1; n <= (FIXTURE_SLOW_BUILD ? 5 : 20); n++) {
-        float *logits = fixture_logits(engine, ref.ids, n, n > 1 ? (uint32_t)n - 1 : 1);
+        uint32_t chunk = n > 1 ? (uint32_t)n - 1 : 1;
+        fti_stream_counts before = counts_now(engine);
+        float *logits = fixture_logits(engine, ref.ids, n, chunk);
+        expect_ran(engine, &(expected){0}, &before, n, chunk);
         assert_same(logits, n, "short prompts");
         free(logits);
     }
@@ -92,7 +115,8 @@ static void any_number_of_threads(void **state) {
         const char *const settings[] = {"backend.threads", counts[i], NULL};
         char name[32];
         snprintf(name, sizeof name, "%s threads", counts[i]);
-        check_chunks(settings, chunks, FIXTURE_SLOW_BUILD ? 1 : 3, name);
+        const expected e = {.threads = (uint32_t)atoi(counts[i])};
+        check_chunks(settings, &e, chunks, FIXTURE_SLOW_BUILD ? 1 : 3, name);
     }
 }
 
@@ -101,15 +125,16 @@ static void graphs_on_and_off(void **state) {
     const uint32_t chunks[] = {1, 200};
     const char *const on[] = {"backend.graphs", "on", NULL}, *const off[] = {"backend.graphs",
                                                                              "off", NULL};
-    check_chunks(on, chunks, 2, "graphs on");
-    check_chunks(off, chunks, 2, "graphs off");
+    check_chunks(on, &(expected){0}, chunks, 2, "graphs on");
+    check_chunks(off, &(expected){.eager = true}, chunks, 2, "graphs off");
 }
 
 static void reference_kernels(void **state) {
     (void)state;
     const uint32_t chunks[] = {200, 1};
     const char *const settings[] = {"backend.kernels", "reference", NULL};
-    check_chunks(settings, chunks, FIXTURE_SLOW_BUILD ? 1 : 2, "reference kernels");
+    check_chunks(settings, &(expected){.reference = true}, chunks, FIXTURE_SLOW_BUILD ? 1 : 2,
+                 "reference kernels");
 }
 
 /* ---- generated tokens ---- */

@@ -121,7 +121,7 @@ static recorded run_prompts(const golden *g, const char *const *settings, double
     return r;
 }
 
-static void float_mode_matches_reference(void **state) {
+static void a12_float_mode_matches_reference(void **state) {
     (void)state;
     golden g = golden_load();
     double kl[64];
@@ -255,7 +255,7 @@ static void likelihood_in_exact_mode(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(float_mode_matches_reference),
+        cmocka_unit_test(a12_float_mode_matches_reference),
         cmocka_unit_test(exact_mode_stays_close_to_reference),
         cmocka_unit_test(greedy_continuations_match_reference),
         cmocka_unit_test(likelihood_in_float_mode),

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "core/checkpoint.h"
+#include "support/counts.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -65,8 +66,10 @@ typedef struct logits {
 static logits run(ftk_engine *engine, size_t tokens, uint32_t chunk) {
     int32_t ids[MAX_TOKENS];
     fill_ids(ids, tokens, ftk_engine_vocabulary(engine));
-    return (logits){fixture_logits(engine, ids, tokens, chunk),
-                    tokens * ftk_engine_vocabulary(engine)};
+    fti_stream_counts before = counts_now(engine);
+    float *data = fixture_logits(engine, ids, tokens, chunk);
+    counts_expect_steps(engine, &before, tokens, chunk ? chunk : tokens, 1, true);
+    return (logits){data, tokens * ftk_engine_vocabulary(engine)};
 }
 
 static logits run_file(const char *path, const char *const *settings, size_t tokens) {
@@ -244,6 +247,7 @@ static void check_medium_chunks(const char *path) {
     const char *const two[] = {"backend.threads", "2", NULL};
     const char *const one[] = {"backend.threads", "1", NULL};
     ftk_engine *engine = fixture_open(path, two);
+    counts_expect_threads(engine, 2);
     logits whole = run(engine, MEDIUM_TOKENS, 0);
     logits ones = run(engine, MEDIUM_TOKENS, 1), sevens = run(engine, MEDIUM_TOKENS, 7);
     assert_true(all_finite(whole));
@@ -379,7 +383,7 @@ static void exact_mode_is_near_float_mode(void **state) {
 
 /* ---- variants of the file ---- */
 
-static void mtp_block_is_left_out(void **state) {
+static void a1_mtp_block_is_left_out(void **state) {
     (void)state;
     fti_synth_model m = small_model();
     text path = write_model(&m, "model.gguf");
@@ -432,7 +436,7 @@ static void copy_embedding(const char *path) {
     free(data);
 }
 
-static void tied_embeddings(void **state) {
+static void a6_tied_embeddings(void **state) {
     (void)state;
     const fti_synth_edit edit = {.name = "output.weight", .left_out = 1};
     fti_synth_model m = small_model();
@@ -638,7 +642,7 @@ static logits run_reordered(bool flag, bool say_so) {
     return run_file(path.s, float_mode, 24);
 }
 
-static void value_heads_in_either_order(void **state) {
+static void a12_value_heads_in_either_order(void **state) {
     (void)state;
     fti_synth_model m = toy_model();
     logits tiled = run_model(&m, float_mode, 24);
@@ -662,13 +666,13 @@ int main(void) {
         cmocka_unit_test(every_type_of_every_class),
         cmocka_unit_test(every_type_throughout),
         cmocka_unit_test(exact_mode_is_near_float_mode),
-        cmocka_unit_test(mtp_block_is_left_out),
-        cmocka_unit_test(tied_embeddings),
+        cmocka_unit_test(a1_mtp_block_is_left_out),
+        cmocka_unit_test(a6_tied_embeddings),
         cmocka_unit_test(unknown_tensors_are_noted),
         cmocka_unit_test(listed_layer_kinds),
         cmocka_unit_test(integers_of_every_width),
         cmocka_unit_test(unaligned_tensors_are_copied),
-        cmocka_unit_test(value_heads_in_either_order),
+        cmocka_unit_test(a12_value_heads_in_either_order),
         cmocka_unit_test(medium_model),
     };
     return cmocka_run_group_tests_name("test_synthetic", tests, scratch_setup, scratch_teardown);

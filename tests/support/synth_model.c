@@ -224,6 +224,71 @@ static void fill_q6_k(filler *f, uint8_t *p) {
     memcpy(p + 208, &f->scale[next(&f->state) >> 61], 2);
 }
 
+/* Blocks of a scale, in some types a minimum, and quants of `bytes` in all. */
+static void fill_scaled(filler *f, uint8_t *p, size_t at, size_t bytes) {
+    memcpy(p + at, &f->scale[next(&f->state) >> 61], 2);
+    random_bytes(p + at + 2, bytes - 2, &f->state);
+}
+
+static void fill_q4_0(filler *f, uint8_t *p) {
+    fill_scaled(f, p, 0, 18);
+}
+
+static void fill_q5_0(filler *f, uint8_t *p) {
+    fill_scaled(f, p, 0, 22);
+}
+
+/* The minimum of these is added, so that it has the opposite sign. */
+static void fill_with_minimum(filler *f, uint8_t *p, size_t bytes) {
+    uint64_t pick = next(&f->state) >> 61;
+    uint16_t minimum = f->minimum[pick] ^ 0x8000u;
+    memcpy(p, &f->scale[pick], 2);
+    memcpy(p + 2, &minimum, 2);
+    random_bytes(p + 4, bytes - 4, &f->state);
+}
+
+static void fill_q4_1(filler *f, uint8_t *p) {
+    fill_with_minimum(f, p, 20);
+}
+
+static void fill_q5_1(filler *f, uint8_t *p) {
+    fill_with_minimum(f, p, 24);
+}
+
+/* Scale and minimum of 16 columns are equal, 8 to 15. */
+static void fill_q2_k(filler *f, uint8_t *p) {
+    uint64_t pick = next(&f->state) >> 61;
+    random_bytes(p, 80, &f->state);
+    for (size_t i = 0; i < 16; i++) p[i] = (uint8_t)(((p[i] & 15u) | 8u) * 17u);
+    memcpy(p + 80, &f->scale[pick], 2);
+    memcpy(p + 82, &f->minimum[pick], 2);
+}
+
+static void fill_q3_k(filler *f, uint8_t *p) {
+    random_bytes(p, 108, &f->state);
+    memcpy(p + 108, &f->scale[next(&f->state) >> 61], 2);
+}
+
+static void fill_iq4_xs(filler *f, uint8_t *p) {
+    fill_scaled(f, p, 0, 136);
+}
+
+/* The power of two that is nearest to the tensor's scale, or the one below. */
+static void fill_mxfp4(filler *f, uint8_t *p) {
+    uint64_t r = next(&f->state);
+    p[0] = (uint8_t)(128 + ilogbf(ftk_f16_to_f32(f->scale[r >> 61])) - (int)(r & 1u));
+    random_bytes(p + 1, 16, &f->state);
+}
+
+/* Scales of three significant bits about the tensor's. */
+static void fill_nvfp4(filler *f, uint8_t *p) {
+    int exponent = ilogbf(ftk_f16_to_f32(f->scale[next(&f->state) >> 61])) + 8;
+    uint64_t r = next(&f->state);
+    for (size_t i = 0; i < 4; i++, r >>= 3)
+        p[i] = (uint8_t)((exponent < 1 ? 1 : exponent) << 3 | (int)(r & 7u));
+    random_bytes(p + 4, 32, &f->state);
+}
+
 /* unit: deviation of what a block stores when its scale is 1. middle: mean of its
  * quants, where a minimum is to cancel it. A row without `fill` is for refusals. */
 typedef struct block_type {
@@ -241,6 +306,16 @@ static const block_type block_types[] = {
     {FTK_TYPE_Q4_K, 256, 144, 223.1f, 7.5f, fill_q4_k},
     {FTK_TYPE_Q5_K, 256, 176, 446.7f, 15.5f, fill_q5_k},
     {FTK_TYPE_Q6_K, 256, 210, 1365.0f, 0, fill_q6_k},
+    {FTK_TYPE_Q4_0, 32, 18, 4.64f, 0, fill_q4_0},
+    {FTK_TYPE_Q4_1, 32, 20, 4.61f, 7.5f, fill_q4_1},
+    {FTK_TYPE_Q5_0, 32, 22, 9.25f, 0, fill_q5_0},
+    {FTK_TYPE_Q5_1, 32, 24, 9.23f, 15.5f, fill_q5_1},
+    {FTK_TYPE_Q2_K, 256, 84, 13.1f, 1.5f, fill_q2_k},
+    {FTK_TYPE_Q3_K, 256, 110, 43.3f, 0, fill_q3_k},
+    {FTK_TYPE_IQ4_NL, 32, 18, 67.4f, 0, fill_q4_0},
+    {FTK_TYPE_IQ4_XS, 256, 136, 1246.0f, 0, fill_iq4_xs},
+    {FTK_TYPE_MXFP4, 32, 17, 3.2f, 0, fill_mxfp4},
+    {FTK_TYPE_NVFP4, 64, 36, 5.85f, 0, fill_nvfp4},
     {16u /* IQ2_XXS */, 256, 66, 1, 0, NULL},
 };
 

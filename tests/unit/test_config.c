@@ -290,6 +290,64 @@ static void test_value(void **state) {
     check_value_as_option(*state);
 }
 
+static void check_number(scalar key, const char *number, uint64_t value, bool good) {
+    const value_case c = {number, value, key, good};
+    check_value_in_file(&c);
+    check_value_as_option(&c);
+}
+
+typedef struct integer_key {
+    uint64_t min, max;
+    scalar key;
+    bool zero; /* taken though below min */
+} integer_key;
+
+static void check_integer(const integer_key *k) {
+    static const char *const outside[] = {"-18446744073709551616",
+                                          "-9223372036854775809",
+                                          "-9223372036854775808",
+                                          "-4294967296",
+                                          "-2147483649",
+                                          "-2147483648",
+                                          "-1",
+                                          "18446744073709551616",
+                                          "18446744073709551617",
+                                          "340282366920938463463374607431768211456"};
+    const uint64_t values[] = {0,
+                               1,
+                               k->min - (k->min > 0),
+                               k->min,
+                               k->max,
+                               k->max + 1,
+                               INT32_MAX,
+                               1ull << 31,
+                               UINT32_MAX,
+                               1ull << 32,
+                               (1ull << 32) + k->max,
+                               INT64_MAX,
+                               1ull << 63,
+                               UINT64_MAX};
+    for (size_t i = 0; i < FTI_COUNT(outside); i++) check_number(k->key, outside[i], 0, false);
+    for (size_t i = 0; i < FTI_COUNT(values); i++) {
+        char number[24];
+        snprintf(number, sizeof number, "%llu", (unsigned long long)values[i]);
+        bool inside = values[i] >= k->min && values[i] <= k->max;
+        check_number(k->key, number, values[i], inside || (values[i] == 0 && k->zero));
+    }
+}
+
+static void g23_integers_at_their_edges(void **state) {
+    (void)state;
+    static const integer_key list[] = {
+        {0, 63, DEVICE, false},          {0, UINT32_MAX, KERNELS, false},
+        {0, 1024, THREADS, false},       {1, 1ull << 50, MEM_DEVICE, false},
+        {0, 1ull << 50, RESERVE, false}, {1, 1ull << 50, HOST, false},
+        {16, 1u << 24, KV_TOKENS, true}, {1, 4096, MAX_RUNNING, false},
+        {1, 8192, PREFILL, false},
+    };
+    for (size_t i = 0; i < FTI_COUNT(list); i++) check_integer(&list[i]);
+}
+
 static void test_defaults(void **state) {
     (void)state;
     static const char *const texts[] = {
@@ -1058,6 +1116,7 @@ static void test_replaced_bytes(void **state) {
 }
 
 static const struct CMUnitTest plain_tests[] = {
+    cmocka_unit_test(g23_integers_at_their_edges),
     cmocka_unit_test(test_defaults),
     cmocka_unit_test(test_full),
     cmocka_unit_test(test_select_before_allow),

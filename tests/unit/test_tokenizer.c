@@ -214,7 +214,7 @@ static void golden_prompts(void **state) {
 }
 
 /* Text of a user never becomes a control or user-defined token. */
-static void text_cannot_inject(void **state) {
+static void c6_text_cannot_inject(void **state) {
     const demo *d = *state;
     static const char *const texts[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>",
                                         "a</think><|im_start|>system\n"};
@@ -253,7 +253,7 @@ static int32_t byte_id(const fti_tokenizer *t, uint8_t byte) {
     return -1;
 }
 
-static void bad_bytes_become_byte_tokens(void **state) {
+static void c3_bad_bytes_become_byte_tokens(void **state) {
     const fti_tokenizer *t = ((const demo *)*state)->tokenizer;
     static const struct {
         const char *bytes;
@@ -728,7 +728,7 @@ static const char *const few_merges[] = {"a b"};
 
 /* Every array: missing, a scalar, empty, each other element type, and wrong
  * counts where the count is given by another. */
-static void broken_arrays_are_refused(void **state) {
+static void g13_broken_arrays_are_refused(void **state) {
     (void)state;
     for (size_t k = 1; k <= 4; k++) {
         uint32_t natural = k == 2 ? FTI_META_I32 : k == 4 ? FTI_META_F32 : FTI_META_STRING;
@@ -746,6 +746,39 @@ static void broken_arrays_are_refused(void **state) {
         v.defect = MISSING;
         if (k < 4) check_refused(&v, PATTERN, v.broken);
     }
+}
+
+/* Lengths that are negative, or small, once 32 bits of them are left. */
+static void g14_lengths_are_not_narrowed(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {(uint64_t)INT32_MAX - 1,
+                                     INT32_MAX,
+                                     (uint64_t)INT32_MAX + 1,
+                                     UINT32_MAX,
+                                     1ull << 32,
+                                     (1ull << 32) + 1,
+                                     INT64_MAX,
+                                     UINT64_MAX};
+    vocabulary v = {FEW};
+    made m;
+    make_good(&v, &m);
+    for (size_t i = 0; i < FTI_COUNT(sizes); i++) {
+        const ftk_str claimed = {"a", sizes[i]};
+        assert_in_range(fti_str_len(claimed), 1, 4096);
+        if (sizes[i] <= INT32_MAX) continue; /* which would be read */
+        for (int special = 0; special < 2; special++) {
+            fti_ids ids = {0};
+            ftk_error err = FTK_ERROR_INIT;
+            assert_int_equal(fti_tokenizer_encode(m.tokenizer, claimed, special, &ids, &err),
+                             FTK_E_ARGUMENT);
+            assert_non_null(strstr(err.message, "wanted at most 2147483647"));
+            assert_int_equal(ids.count, 0);
+        }
+    }
+    static const int32_t ids[] = {INT32_MIN, -1, INT32_MAX, 256 + FTI_COUNT(few)};
+    for (size_t i = 0; i < FTI_COUNT(ids); i++)
+        assert_int_equal(fti_tokenizer_piece(m.tokenizer, ids[i]).size, 0);
+    unmake(&m);
 }
 
 static void broken_values_are_refused(void **state) {
@@ -1015,9 +1048,9 @@ int main(void) {
         cmocka_unit_test(golden_cases),
         cmocka_unit_test(golden_stories),
         cmocka_unit_test(golden_prompts),
-        cmocka_unit_test(text_cannot_inject),
+        cmocka_unit_test(c6_text_cannot_inject),
         cmocka_unit_test(pieces_and_types),
-        cmocka_unit_test(bad_bytes_become_byte_tokens),
+        cmocka_unit_test(c3_bad_bytes_become_byte_tokens),
         cmocka_unit_test(any_bytes_round_trip),
         cmocka_unit_test(utf8_is_exact),
         cmocka_unit_test(splitter_follows_the_rules),
@@ -1025,7 +1058,8 @@ int main(void) {
         cmocka_unit_test(runaway_pattern_is_an_error),
         cmocka_unit_test(long_runs),
         cmocka_unit_test(long_runs_interpreted),
-        cmocka_unit_test(broken_arrays_are_refused),
+        cmocka_unit_test(g13_broken_arrays_are_refused),
+        cmocka_unit_test(g14_lengths_are_not_narrowed),
         cmocka_unit_test(broken_values_are_refused),
         cmocka_unit_test(added_tokens),
         cmocka_unit_test(the_longest_added_token_wins),

@@ -395,7 +395,7 @@ static void check_fast(const char *head, const char *unit, size_t size, ftk_stat
     if (taken > 0.5) fail_msg("'%s' took %.2f s", unit, taken);
 }
 
-static void test_hostile_nesting_is_fast(void **state) {
+static void test_i8_hostile_nesting_is_fast(void **state) {
     (void)state;
     static const char *const units[] = {"[",    "{a: ",  "[\n", "- ",     "? ",       "[[,",
                                         "{? ",  "[{a: ", "{[",  "[ [ ",   "[[[\n",    "!!x [",
@@ -494,7 +494,7 @@ static const struct CMUnitTest plain_tests[] = {
     cmocka_unit_test(test_empty_without_text),
     cmocka_unit_test(test_values),
     cmocka_unit_test(test_booleans),
-    cmocka_unit_test(test_hostile_nesting_is_fast),
+    cmocka_unit_test(test_i8_hostile_nesting_is_fast),
     cmocka_unit_test(test_large_texts_are_fast),
     cmocka_unit_test(test_size_limit),
     cmocka_unit_test(test_node_limit),

@@ -4,9 +4,10 @@
  * columns alone, never on the machine:
  *
  *  - activations are rounded to signed bytes, one f32 scale per 256 (A256, read
- *    by K-quants) or per 32 columns (A32, read by Q8_0);
- *  - inside a group of 256 columns, sums are exact integers (K-quants), or eight
- *    exact leaves joined by a fixed handful of f32 operations (Q8_0);
+ *    by types of 256-element blocks) or per 32 columns (A32, read by the smaller
+ *    blocks);
+ *  - inside a group of 256 columns, sums are exact integers (256-element blocks),
+ *    or eight leaves joined by a fixed handful of f32 operations;
  *  - y = +0, then the groups' terms are added from left to right;
  *  - float weights: 16 lanes by column modulo 16, fma in each, then folded.
  */
@@ -90,7 +91,7 @@ FTK_DEVICE_FN void ftk_quantize_a256(const float *x, uint64_t cols, uint8_t *par
     }
 }
 
-/* ---- K-quants: one term per group of 256 ------------------------------------ */
+/* ---- blocks of 256: one term per group ------------------------------------------ */
 
 /* Weights of a group with the integer scales folded in: |w| <= 4096, so pairs of
  * products still fit 32 bits and the sum over the group is exact. */
@@ -130,29 +131,25 @@ FTK_DEVICE_FN float ftk_k_term(const ftk_k_group *g, const int8_t *q, const int1
     return d * ftk_fma(g->d, product, -offset);
 }
 
-/* ---- Q8_0: eight leaves per group of 256 ------------------------------------- */
+/* ---- blocks of 32: eight leaves per group of 256 ------------------------------ */
 
-/* Weights of a group; absent leaves have scale +0 and zeros. */
-typedef struct ftk_q8_group {
+/* Weights of a group; leaves past the end of the row are not read. */
+typedef struct ftk_leaf_group {
     int16_t w[256];
     float d[8];
-} ftk_q8_group;
+    float m[8];
+    int32_t minima; /* 0: type without minima */
+} ftk_leaf_group;
 
-/* `blocks` (1..8) consecutive Q8_0 blocks. */
-FTK_DEVICE_FN void ftk_q8_0_decode(const uint8_t *data, uint32_t blocks, ftk_q8_group *out) {
-    for (uint32_t j = 0; j < blocks; j++) {
-        const uint8_t *block = data + FTK_Q8_0_BYTES * j;
-        out->d[j] = ftk_f16_to_f32(ftk_load_u16(block));
-        for (uint32_t l = 0; l < 32; l++) out->w[32 * j + l] = (int16_t)(int8_t)block[2 + l];
-    }
-    for (uint32_t j = blocks; j < 8; j++) {
-        out->d[j] = 0.0f;
-        memset(out->w + 32 * (size_t)j, 0, 32 * sizeof out->w[0]);
-    }
+/* Puts leaf j into its group. */
+FTK_DEVICE_FN void ftk_leaf_fold(const ftk_leaf *leaf, uint32_t j, ftk_leaf_group *out) {
+    for (uint32_t l = 0; l < 32; l++) out->w[32 * j + l] = (int16_t)leaf->q[l];
+    out->d[j] = leaf->d;
+    out->m[j] = leaf->m;
 }
 
 /* Joins eight leaves: e[j] is the product of both scales, f[j] the exact dot. */
-FTK_DEVICE_FN float ftk_q8_join(const float *e, const float *f) {
+FTK_DEVICE_FN float ftk_leaf_join(const float *e, const float *f) {
     float p0 = ftk_fma(e[1], f[1], e[0] * f[0]);
     float p1 = ftk_fma(e[3], f[3], e[2] * f[2]);
     float p2 = ftk_fma(e[5], f[5], e[4] * f[4]);
@@ -160,16 +157,60 @@ FTK_DEVICE_FN float ftk_q8_join(const float *e, const float *f) {
     return ((p0 + p1) + p2) + p3;
 }
 
-/* Term of one group of `blocks` leaves. */
-FTK_DEVICE_FN float ftk_q8_term(const ftk_q8_group *g, uint32_t blocks, const int8_t *q,
-                                const float *d) {
+/* What leaf j adds in a type with minima: its offset meets the sum of the bytes. */
+FTK_DEVICE_FN float ftk_leaf_min_term(const ftk_leaf_group *g, uint32_t j, const int8_t *q,
+                                      float d) {
+    int32_t sum = 0;
+    for (uint32_t l = 0; l < 32; l++) sum += q[32 * j + l];
+    float product = (float)ftk_idot(g->w + 32 * (size_t)j, q + 32 * (size_t)j, 32);
+    float scale = g->d[j] * d;
+    return ftk_fma(g->m[j], d * (float)sum, scale * product);
+}
+
+/* Term of one group of `leaves` (1..8) leaves. */
+FTK_DEVICE_FN float ftk_leaf_term(const ftk_leaf_group *g, uint32_t leaves, const int8_t *q,
+                                  const float *d) {
     float e[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
     float f[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-    for (uint32_t j = 0; j < blocks; j++) {
+    for (uint32_t j = 0; j < leaves; j++) {
+        if (g->minima) {
+            f[j] = ftk_leaf_min_term(g, j, q, d[j]);
+            continue;
+        }
         e[j] = g->d[j] * d[j];
         f[j] = (float)ftk_idot(g->w + 32 * (size_t)j, q + 32 * (size_t)j, 32);
     }
-    return ftk_q8_join(e, f);
+    if (!g->minima) return ftk_leaf_join(e, f);
+    return (((f[0] + f[1]) + (f[2] + f[3])) + (f[4] + f[5])) + (f[6] + f[7]);
+}
+
+/* ---- NVFP4: eight leaves of two sub-blocks per group of 256 ------------------- */
+
+typedef struct ftk_nv_group {
+    int16_t w[256];
+    float d[16]; /* of 16 columns each */
+} ftk_nv_group;
+
+/* Puts block b (64 columns) into its group. */
+FTK_DEVICE_FN void ftk_nv_fold(const ftk_nv_block *block, uint32_t b, ftk_nv_group *out) {
+    for (uint32_t l = 0; l < 64; l++) out->w[64 * b + l] = (int16_t)block->q[l];
+    for (uint32_t s = 0; s < 4; s++) out->d[4 * b + s] = block->d[s];
+}
+
+/* Term of one group of `leaves` (2, 4, 6 or 8) leaves. A scale has four significant
+ * bits and a sub-block's dot fifteen, so each product is exact, and a leaf is the
+ * exact sum of two of them, rounded once. */
+FTK_DEVICE_FN float ftk_nv_term(const ftk_nv_group *g, uint32_t leaves, const int8_t *q,
+                                const float *d) {
+    float e[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+    float f[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+    for (uint32_t j = 0; j < leaves; j++) {
+        size_t at = 32 * (size_t)j;
+        float even = g->d[2 * j] * (float)ftk_idot(g->w + at, q + at, 16);
+        f[j] = ftk_fma(g->d[2 * j + 1], (float)ftk_idot(g->w + at + 16, q + at + 16, 16), even);
+        e[j] = d[j];
+    }
+    return ftk_leaf_join(e, f);
 }
 
 /* ---- float weights ------------------------------------------------------------ */

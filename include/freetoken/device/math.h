@@ -52,10 +52,14 @@ FTK_DEVICE_FN float ftk_sigmoid(float x) {
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
-/* x * sigmoid(x); NaN for minus infinity, as the formula has it. */
+/* x * sigmoid(x); NaN for minus infinity, as the formula has it: x e, or x 1, over 1 + e.
+ * The factor is chosen by its bits, since floats in only one arm of a choice keep
+ * compilers from taking several x at a time. */
 FTK_DEVICE_FN float ftk_silu(float x) {
     float e = ftk_exp(x < 0.0f ? x : -x);
-    return (x < 0.0f ? x * e : x) / (1.0f + e);
+    uint32_t below = 0u - (uint32_t)(x < 0.0f);
+    uint32_t factor = (ftk_f32_bits(e) & below) | (0x3f800000u & ~below);
+    return (x * ftk_f32_from_bits(factor)) / (1.0f + e);
 }
 
 /* Splits a positive normal double into m * 2^k with sqrt(1/2) <= m < sqrt(2). */

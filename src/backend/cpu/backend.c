@@ -72,6 +72,7 @@ static void *small_memory(size_t bytes) {
 static ftk_status alloc(fti_backend *backend, uint64_t bytes, const char *what, void **out,
                         ftk_error *err) {
     if (bytes > PTRDIFF_MAX) return fti_no_memory(err, bytes, what);
+    fti_count_allocation();
     void *memory = bytes >= MAP_FROM ? map_memory((size_t)bytes) : small_memory((size_t)bytes);
     if (!memory) return fti_no_memory(err, bytes, what);
     atomic_fetch_add(&cpu(backend)->memory_used, bytes);
@@ -121,6 +122,7 @@ static const fti_backend_ops cpu_ops = {
     .stream_create = fti_cpu_stream_create,
     .stream_destroy = fti_cpu_stream_destroy,
     .stream_sync = fti_cpu_stream_sync,
+    .stream_counts = fti_cpu_stream_counts,
     .upload = fti_cpu_copy,
     .download = fti_cpu_copy,
     .clear = fti_cpu_clear,
@@ -135,6 +137,43 @@ static const fti_backend_ops cpu_ops = {
     .graph_nodes = fti_cpu_graph_nodes,
     .destroy = destroy,
 };
+
+/* By the address that ran, so that no bookkeeping of choices can hide another one. */
+static bool in_table(const fti_cpu_kernels *table, ftk_cpu_kernel function) {
+    _Static_assert(sizeof *table % sizeof function == 0, "a table holds kernels only");
+    ftk_cpu_kernel kernels[sizeof *table / sizeof function];
+    memcpy(kernels, table, sizeof kernels);
+    for (size_t i = 0; i < FTI_COUNT(kernels); i++)
+        if (kernels[i] == function) return true;
+    return false;
+}
+
+static bool in_vector_table(ftk_cpu_kernel function) {
+#if defined(__x86_64__)
+    return in_table(&fti_cpu_kernels_avx2, function);
+#else
+    (void)function;
+    return false;
+#endif
+}
+
+static bool embeds(ftk_cpu_kernel function) {
+#if defined(__x86_64__)
+    if (function == fti_cpu_kernels_avx2.embed) return true;
+#endif
+    return function == fti_cpu_kernels_c.embed;
+}
+
+void fti_cpu_count(fti_stream_counts *counts, ftk_cpu_kernel function, uint64_t items) {
+    if (in_vector_table(function)) {
+        counts->vector++;
+    } else if (in_table(&fti_cpu_kernels_c, function)) {
+        counts->reference++;
+    } else {
+        counts->provider++;
+    }
+    if (embeds(function)) counts->rows[items < FTI_COUNTED_ROWS ? items : FTI_COUNTED_ROWS]++;
+}
 
 static void choose_kernels(fti_cpu_backend *backend) {
     backend->kernels = fti_cpu_kernels_c;

@@ -31,6 +31,11 @@ typedef struct fti_cpu_backend {
 #define FTI_CPU_MASK_AVX512_VNNI 4u
 #define FTI_CPU_MASK_NEON        8u
 
+/* ---- backend.c ---- */
+
+/* Adds one execution of a kernel to what a stream has done. */
+void fti_cpu_count(fti_stream_counts *counts, ftk_cpu_kernel function, uint64_t items);
+
 /* ---- stream.c ---- */
 
 fti_cpu_backend *fti_cpu_stream_backend(ftk_stream *stream);
@@ -47,6 +52,7 @@ ftk_status fti_cpu_refuse(ftk_stream *stream);
 ftk_status fti_cpu_stream_create(fti_backend *backend, ftk_stream **out, ftk_error *err);
 void fti_cpu_stream_destroy(ftk_stream *stream);
 ftk_status fti_cpu_stream_sync(ftk_stream *stream);
+void fti_cpu_stream_counts(const ftk_stream *stream, fti_stream_counts *out);
 ftk_status fti_cpu_copy(ftk_stream *stream, void *to, const void *from, uint64_t bytes);
 ftk_status fti_cpu_clear(ftk_stream *stream, void *to, uint64_t bytes);
 ftk_status fti_cpu_event_create(fti_backend *backend, fti_event **out, ftk_error *err);

@@ -43,25 +43,37 @@ static inline void store(void *p, __m256i v) {
 
 /* ---- unpacking ---- */
 
-/* Scales and minima of Q4_K and Q5_K: eight of 6 bits each in 12 bytes. */
-static void unpack_scales(const uint8_t *block, k_panel *p, uint32_t r) {
+/* Scales and minima of Q4_K and Q5_K, eight of 6 bits each in 12 bytes: the scales as
+ * 16-bit values in both halves of *scales, every minimum twice in a row in *minima, as the
+ * sums of 16 activations are met. */
+static inline void read_scales(const uint8_t *block, __m256i *scales, __m256i *minima) {
     uint32_t s[3];
     memcpy(s, block + 4, sizeof s);
     const uint32_t low6 = 0x3f3f3f3fu, low4 = 0x0f0f0f0fu, low2 = 0x03030303u;
-    uint64_t scales = (s[0] & low6) | (uint64_t)((s[2] & low4) | (s[0] >> 6 & low2) << 4) << 32;
-    uint64_t minima = (s[1] & low6) | (uint64_t)((s[2] >> 4 & low4) | (s[1] >> 6 & low2) << 4)
-                                          << 32;
-    __m128i sc = _mm_cvtepu8_epi16(_mm_cvtsi64_si128((long long)scales));
-    __m128i mn = _mm_cvtepu8_epi16(_mm_cvtsi64_si128((long long)minima));
-    __m256i both = _mm256_broadcastsi128_si256(sc);
-    for (int j = 0; j < 8; j++) {
-        __m256i lane = _mm256_set1_epi16((short)(0x0100 + 0x0202 * j));
-        store(p->scale[r][j], _mm256_shuffle_epi8(both, lane));
-    }
-    __m256i pairs = _mm256_set_m128i(_mm_unpackhi_epi16(mn, mn), _mm_unpacklo_epi16(mn, mn));
-    store(p->sums[r], pairs);
-    p->d[r] = ftk_f16_to_f32(ftk_load_u16(block));
-    p->dmin[r] = ftk_f16_to_f32(ftk_load_u16(block + 2));
+    uint64_t sc = (s[0] & low6) | (uint64_t)((s[2] & low4) | (s[0] >> 6 & low2) << 4) << 32;
+    uint64_t mn = (s[1] & low6) | (uint64_t)((s[2] >> 4 & low4) | (s[1] >> 6 & low2) << 4) << 32;
+    __m128i sc16 = _mm_cvtepu8_epi16(_mm_cvtsi64_si128((long long)sc));
+    __m128i mn16 = _mm_cvtepu8_epi16(_mm_cvtsi64_si128((long long)mn));
+    *scales = _mm256_broadcastsi128_si256(sc16);
+    *minima = _mm256_set_m128i(_mm_unpackhi_epi16(mn16, mn16), _mm_unpacklo_epi16(mn16, mn16));
+}
+
+/* The j-th of eight 16-bit values that stand in both halves, in every place. */
+static inline __m256i spread(__m256i both, int j) {
+    return _mm256_shuffle_epi8(both, _mm256_set1_epi16((short)(0x0100 + 0x0202 * j)));
+}
+
+static inline float half_at(const uint8_t *p) {
+    return _cvtsh_ss(ftk_load_u16(p));
+}
+
+static void unpack_scales(const uint8_t *block, k_panel *p, uint32_t r) {
+    __m256i scales, minima;
+    read_scales(block, &scales, &minima);
+    for (int j = 0; j < 8; j++) store(p->scale[r][j], spread(scales, j));
+    store(p->sums[r], minima);
+    p->d[r] = half_at(block);
+    p->dmin[r] = half_at(block + 2);
 }
 
 static void unpack_q4_k(const uint8_t *block, k_panel *p, uint32_t r) {
@@ -94,6 +106,13 @@ static void unpack_q5_k(const uint8_t *block, k_panel *p, uint32_t r) {
     }
 }
 
+/* The j-th of four pairs of 16-bit values that stand in both halves: its first value
+ * throughout the lower half, its second throughout the upper one. */
+static inline __m256i spread_pair(__m256i both, int j) {
+    const __m256i pair = _mm256_set_m128i(_mm_set1_epi16(0x0302), _mm_set1_epi16(0x0100));
+    return _mm256_shuffle_epi8(both, _mm256_add_epi8(pair, _mm256_set1_epi8((char)(4 * j))));
+}
+
 /* q stays in 0..63: the 32 is taken off through the sums of the activations. */
 static void unpack_q6_k(const uint8_t *block, k_panel *p, uint32_t r) {
     const __m256i low = _mm256_set1_epi8(15), two = _mm256_set1_epi8(0x30);
@@ -114,42 +133,187 @@ static void unpack_q6_k(const uint8_t *block, k_panel *p, uint32_t r) {
     __m256i s16 = _mm256_cvtepi8_epi16(s8);
     store(p->sums[r], s16);
     __m256i lo = _mm256_permute4x64_epi64(s16, 0x44), hi = _mm256_permute4x64_epi64(s16, 0xEE);
-    const __m256i half = _mm256_set_m128i(_mm_set1_epi16(0x0302), _mm_set1_epi16(0x0100));
-    for (int j = 0; j < 8; j++) {
-        __m256i lane = _mm256_add_epi8(half, _mm256_set1_epi8((char)(4 * (j & 3))));
-        store(p->scale[r][j], _mm256_shuffle_epi8(j < 4 ? lo : hi, lane));
-    }
-    p->d[r] = ftk_f16_to_f32(ftk_load_u16(block + 208));
+    for (int j = 0; j < 8; j++) store(p->scale[r][j], spread_pair(j < 4 ? lo : hi, j & 3));
+    p->d[r] = half_at(block + 208);
     p->dmin[r] = 0.0f;
 }
 
 /* ---- K-quants ---- */
 
-static inline __m256i dot256(const k_panel *p, uint32_t r, const int8_t *a) {
-    __m256i sum = _mm256_setzero_si256();
-    for (uint32_t j = 0; j < 8; j++) {
-        __m256i pairs = _mm256_maddubs_epi16(load(p->q[r] + 32 * j), load(a + 32 * j));
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, load(p->scale[r][j])));
-    }
-    return sum;
-}
+/* What four rows have to say to one row of activations, before the lanes are added:
+ * sums of scale * q * q_a, and of minimum (or, in Q6_K, scale) * q_a. */
+typedef struct k_sums {
+    __m256i whole[PANEL_ROWS];
+    __m256i offset[PANEL_ROWS];
+} k_sums;
 
-/* Terms of the four rows for one row of activations. */
-static inline __m128 k_terms(const k_panel *p, uint32_t type, const int8_t *a, const int16_t *s,
-                             float d_a) {
-    __m256i sums = load(s);
-    __m128i whole = fold4(dot256(p, 0, a), dot256(p, 1, a), dot256(p, 2, a), dot256(p, 3, a));
-    __m128i offset = fold4(
-        _mm256_madd_epi16(load(p->sums[0]), sums), _mm256_madd_epi16(load(p->sums[1]), sums),
-        _mm256_madd_epi16(load(p->sums[2]), sums), _mm256_madd_epi16(load(p->sums[3]), sums));
-    __m128 d = _mm_loadu_ps(p->d), scale = _mm_set1_ps(d_a);
+/* Terms of the four rows. */
+static inline __m128 k_join(const k_sums *x, uint32_t type, const float *d4, const float *dmin4,
+                            float d_a) {
+    __m128i whole = fold4(x->whole[0], x->whole[1], x->whole[2], x->whole[3]);
+    __m128i offset = fold4(x->offset[0], x->offset[1], x->offset[2], x->offset[3]);
+    __m128 d = _mm_loadu_ps(d4), scale = _mm_set1_ps(d_a);
     if (type == FTK_TYPE_Q6_K) {
         whole = _mm_sub_epi32(whole, _mm_slli_epi32(offset, 5));
         return _mm_mul_ps(scale, _mm_mul_ps(d, _mm_cvtepi32_ps(whole)));
     }
-    __m128 minima = _mm_mul_ps(_mm_loadu_ps(p->dmin), _mm_cvtepi32_ps(offset));
+    __m128 minima = _mm_mul_ps(_mm_loadu_ps(dmin4), _mm_cvtepi32_ps(offset));
     return _mm_mul_ps(scale, _mm_fmsub_ps(d, _mm_cvtepi32_ps(whole), minima));
 }
+
+static inline __m256i scaled(__m256i q, const int8_t *a, __m256i scale) {
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(q, load(a)), scale);
+}
+
+/* Rows of activations that share one reading of an unpacked panel. */
+#define SHARED_ROWS 4u
+
+/* Sums of row r of a panel for SHARED_ROWS rows of activations: q and scale are loaded once
+ * for all of them, since loads are what bounds this loop. */
+static inline void shared_whole(const k_panel *p, uint32_t r, const int8_t *const *a, k_sums *x) {
+    __m256i s0 = _mm256_setzero_si256(), s1 = s0, s2 = s0, s3 = s0;
+    for (uint32_t j = 0; j < 8; j++) {
+        __m256i q = load(p->q[r] + 32 * j), scale = load(p->scale[r][j]);
+        s0 = _mm256_add_epi32(s0, scaled(q, a[0] + 32 * j, scale));
+        s1 = _mm256_add_epi32(s1, scaled(q, a[1] + 32 * j, scale));
+        s2 = _mm256_add_epi32(s2, scaled(q, a[2] + 32 * j, scale));
+        s3 = _mm256_add_epi32(s3, scaled(q, a[3] + 32 * j, scale));
+    }
+    x[0].whole[r] = s0;
+    x[1].whole[r] = s1;
+    x[2].whole[r] = s2;
+    x[3].whole[r] = s3;
+}
+
+/* Adds the terms of an unpacked panel of group u for SHARED_ROWS rows of activations;
+ * `in` may name a row more than once, but only the first `count` are added. */
+static inline void add_shared(const k_panel *p, const fti_cpu_matrix *m, uint32_t u,
+                              const uint8_t *const *in, uint32_t count, float (*acc)[PANEL_ROWS]) {
+    size_t scales = m->cols, sums_at = scales + (size_t)(m->cols / 256) * 4;
+    const int8_t *a[SHARED_ROWS];
+    k_sums x[SHARED_ROWS];
+    for (uint32_t n = 0; n < SHARED_ROWS; n++) a[n] = (const int8_t *)in[n] + 256 * (size_t)u;
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) shared_whole(p, r, a, x);
+    for (uint32_t n = 0; n < count; n++) {
+        float d_a;
+        __m256i sums = load(in[n] + sums_at + 32 * (size_t)u);
+        memcpy(&d_a, in[n] + scales + 4 * (size_t)u, sizeof d_a);
+        for (uint32_t r = 0; r < PANEL_ROWS; r++)
+            x[n].offset[r] = _mm256_madd_epi16(load(p->sums[r]), sums);
+        __m128 term = k_join(&x[n], m->type, p->d, p->dmin, d_a);
+        _mm_storeu_ps(acc[n], _mm_add_ps(_mm_loadu_ps(acc[n]), term));
+    }
+}
+
+/* ---- K-quants met by a single row of activations: nothing is unpacked to memory ---- */
+
+static inline __m256i whole_q4_k(const uint8_t *block, const int8_t *a, __m256i scales) {
+    const __m256i low = _mm256_set1_epi8(15);
+    __m256i even = _mm256_setzero_si256(), odd = even;
+    for (int i = 0; i < 4; i++) {
+        __m256i b = load(block + 16 + 32 * i);
+        __m256i q0 = _mm256_and_si256(b, low), q1 = _mm256_and_si256(_mm256_srli_epi16(b, 4), low);
+        even = _mm256_add_epi32(even, scaled(q0, a + 64 * i, spread(scales, 2 * i)));
+        odd = _mm256_add_epi32(odd, scaled(q1, a + 64 * i + 32, spread(scales, 2 * i + 1)));
+    }
+    return _mm256_add_epi32(even, odd);
+}
+
+static inline __m256i whole_q5_k(const uint8_t *block, const int8_t *a, __m256i scales) {
+    const __m256i low = _mm256_set1_epi8(15);
+    __m256i high = load(block + 16), even = _mm256_setzero_si256(), odd = even;
+    for (int i = 0; i < 4; i++) {
+        __m256i b = load(block + 48 + 32 * i);
+        __m256i q0 = _mm256_or_si256(_mm256_and_si256(b, low), fifth_bit(high, 2 * i));
+        __m256i q1 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(b, 4), low),
+                                     fifth_bit(high, 2 * i + 1));
+        even = _mm256_add_epi32(even, scaled(q0, a + 64 * i, spread(scales, 2 * i)));
+        odd = _mm256_add_epi32(odd, scaled(q1, a + 64 * i + 32, spread(scales, 2 * i + 1)));
+    }
+    return _mm256_add_epi32(even, odd);
+}
+
+/* Half h (128 columns) of a Q6_K block; `scales` has the half's eight in both halves. */
+static inline __m256i half_q6_k(const uint8_t *block, uint32_t h, const int8_t *a, __m256i scales) {
+    const __m256i low = _mm256_set1_epi8(15), two = _mm256_set1_epi8(0x30);
+    __m256i x = load(block + 64 * h), y = load(block + 64 * h + 32);
+    __m256i high = load(block + 128 + 32 * h);
+    __m256i h0 = _mm256_and_si256(_mm256_slli_epi16(high, 4), two);
+    __m256i h1 = _mm256_and_si256(_mm256_slli_epi16(high, 2), two);
+    __m256i h2 = _mm256_and_si256(high, two);
+    __m256i h3 = _mm256_and_si256(_mm256_srli_epi16(high, 2), two);
+    __m256i q0 = _mm256_or_si256(_mm256_and_si256(x, low), h0);
+    __m256i q1 = _mm256_or_si256(_mm256_and_si256(y, low), h1);
+    __m256i q2 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(x, 4), low), h2);
+    __m256i q3 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(y, 4), low), h3);
+    __m256i left = _mm256_add_epi32(scaled(q0, a, spread_pair(scales, 0)),
+                                    scaled(q1, a + 32, spread_pair(scales, 1)));
+    __m256i right = _mm256_add_epi32(scaled(q2, a + 64, spread_pair(scales, 2)),
+                                     scaled(q3, a + 96, spread_pair(scales, 3)));
+    return _mm256_add_epi32(left, right);
+}
+
+static inline void single_k(uint32_t type, const uint8_t *block, const int8_t *a, __m256i sums,
+                            __m256i *whole, __m256i *offset, float *d, float *dmin) {
+    if (type == FTK_TYPE_Q6_K) {
+        __m256i s = _mm256_cvtepi8_epi16(
+            _mm_loadu_si128((const __m128i *)(const void *)(block + 192)));
+        *whole = _mm256_add_epi32(half_q6_k(block, 0, a, _mm256_permute4x64_epi64(s, 0x44)),
+                                  half_q6_k(block, 1, a + 128, _mm256_permute4x64_epi64(s, 0xEE)));
+        *offset = _mm256_madd_epi16(s, sums);
+        *d = half_at(block + 208);
+        *dmin = 0.0f;
+        return;
+    }
+    __m256i scales, minima;
+    read_scales(block, &scales, &minima);
+    *whole = type == FTK_TYPE_Q4_K ? whole_q4_k(block, a, scales) : whole_q5_k(block, a, scales);
+    *offset = _mm256_madd_epi16(minima, sums);
+    *d = half_at(block);
+    *dmin = half_at(block + 2);
+}
+
+/* A panel's rows lie one after the other and are read four at a time, a pattern that the
+ * processor does not foresee: ask for the same place of the next panel. */
+static inline void prefetch(const uint8_t *p, uint32_t bytes) {
+    for (uint32_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
+}
+
+/* `type` and `bytes` are constants where this is called, so each type gets a loop of its own. */
+static inline __attribute__((always_inline)) void dot_single_k(uint32_t type, uint32_t bytes,
+                                                               const fti_cpu_matrix *m,
+                                                               const uint8_t *const *rows,
+                                                               const uint8_t *in, float *acc) {
+    uint32_t groups = m->cols / 256;
+    size_t scales = m->cols, sums_at = scales + (size_t)groups * 4;
+    __m128 total = _mm_loadu_ps(acc);
+    for (uint32_t u = 0; u < groups; u++) {
+        k_sums x;
+        float d[PANEL_ROWS], dmin[PANEL_ROWS], d_a;
+        const int8_t *a = (const int8_t *)in + 256 * (size_t)u;
+        __m256i sums = load(in + sums_at + 32 * (size_t)u);
+        memcpy(&d_a, in + scales + 4 * (size_t)u, sizeof d_a);
+        for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+            const uint8_t *block = rows[r] + (size_t)u * bytes;
+            prefetch(block + PANEL_ROWS * m->row_bytes, bytes);
+            single_k(type, block, a, sums, &x.whole[r], &x.offset[r], &d[r], &dmin[r]);
+        }
+        total = _mm_add_ps(total, k_join(&x, type, d, dmin, d_a));
+    }
+    _mm_storeu_ps(acc, total);
+}
+
+static void dot_single(const fti_cpu_matrix *m, const uint8_t *const *rows, const uint8_t *in,
+                       float *acc) {
+    if (m->type == FTK_TYPE_Q4_K)
+        dot_single_k(FTK_TYPE_Q4_K, FTK_Q4_K_BYTES, m, rows, in, acc);
+    else if (m->type == FTK_TYPE_Q5_K)
+        dot_single_k(FTK_TYPE_Q5_K, FTK_Q5_K_BYTES, m, rows, in, acc);
+    else
+        dot_single_k(FTK_TYPE_Q6_K, FTK_Q6_K_BYTES, m, rows, in, acc);
+}
+
+/* ---- K-quants, any number of rows of activations ---- */
 
 static void unpack_k(uint32_t type, const uint8_t *block, k_panel *p, uint32_t r) {
     if (type == FTK_TYPE_Q4_K)
@@ -166,19 +330,22 @@ static void dot_panel_k(const fti_cpu_matrix *m, const uint8_t *const *rows, con
     uint32_t bytes = m->type == FTK_TYPE_Q4_K   ? FTK_Q4_K_BYTES
                      : m->type == FTK_TYPE_Q5_K ? FTK_Q5_K_BYTES
                                                 : FTK_Q6_K_BYTES;
-    uint32_t groups = m->cols / 256;
-    size_t scales = m->cols, sums = scales + (size_t)groups * 4;
     k_panel p;
-    for (uint32_t u = 0; u < groups; u++) {
-        for (uint32_t r = 0; r < PANEL_ROWS; r++)
-            unpack_k(m->type, rows[r] + (size_t)u * bytes, &p, r);
-        for (uint32_t n = 0; n < t->count; n++) {
-            float d_a;
-            memcpy(&d_a, t->in[n] + scales + 4 * (size_t)u, sizeof d_a);
-            const int8_t *a = (const int8_t *)t->in[n] + 256 * (size_t)u;
-            const int16_t *s = (const int16_t *)(const void *)(t->in[n] + sums) + 16 * (size_t)u;
-            __m128 term = k_terms(&p, m->type, a, s, d_a);
-            _mm_storeu_ps(acc[n], _mm_add_ps(_mm_loadu_ps(acc[n]), term));
+    if (t->count == 1) {
+        dot_single(m, rows, t->in[0], acc[0]);
+        return;
+    }
+    for (uint32_t u = 0; u < m->cols / 256; u++) {
+        for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+            const uint8_t *block = rows[r] + (size_t)u * bytes;
+            prefetch(block + PANEL_ROWS * m->row_bytes, bytes);
+            unpack_k(m->type, block, &p, r);
+        }
+        for (uint32_t n = 0; n < t->count; n += SHARED_ROWS) {
+            const uint8_t *in[SHARED_ROWS];
+            uint32_t count = t->count - n < SHARED_ROWS ? t->count - n : SHARED_ROWS;
+            for (uint32_t i = 0; i < SHARED_ROWS; i++) in[i] = t->in[n + (i < count ? i : 0)];
+            add_shared(&p, m, u, in, count, acc + n);
         }
     }
 }
@@ -209,26 +376,59 @@ static inline __m256i leaf(const int8_t *w, const int8_t *a) {
     return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-/* The four pairs p_0 .. p_3 of one row. `a` and `d_a` have eight leaves. */
-static inline __m128 q8_pairs(const q8_panel *p, uint32_t r, const int8_t *a, __m256 d_a) {
-    const int8_t *w = p->w[r];
-    __m128i low = fold4(leaf(w, a), leaf(w + 32, a + 32), leaf(w + 64, a + 64),
-                        leaf(w + 96, a + 96));
-    __m128i high = fold4(leaf(w + 128, a + 128), leaf(w + 160, a + 160), leaf(w + 192, a + 192),
-                         leaf(w + 224, a + 224));
+/* The four pairs p_0 .. p_3 of one row from its exact leaves and its scales. */
+static inline __m128 q8_join(__m128i low, __m128i high, __m256 d_w, __m256 d_a) {
     __m256 i = _mm256_cvtepi32_ps(_mm256_set_m128i(high, low));
-    __m256 e = _mm256_mul_ps(_mm256_load_ps(p->d[r]), d_a);
+    __m256 e = _mm256_mul_ps(d_w, d_a);
     __m256 even = _mm256_moveldup_ps(_mm256_mul_ps(e, i));
     __m256 joined = _mm256_fmadd_ps(e, i, even); /* odd lanes: fma(e', i', e * i) */
     return _mm_shuffle_ps(_mm256_castps256_ps128(joined), _mm256_extractf128_ps(joined, 1),
                           _MM_SHUFFLE(3, 1, 3, 1));
 }
 
-static inline __m128 q8_terms(const q8_panel *p, const int8_t *a, __m256 d_a) {
-    __m128 p0 = q8_pairs(p, 0, a, d_a), p1 = q8_pairs(p, 1, a, d_a);
-    __m128 p2 = q8_pairs(p, 2, a, d_a), p3 = q8_pairs(p, 3, a, d_a);
+/* Pairs of one row whose leaves lie `stride` bytes apart. `a` and `d_a` have eight leaves. */
+static inline __attribute__((always_inline)) __m128 q8_pairs(const int8_t *w, uint32_t stride,
+                                                             __m256 d_w, const int8_t *a,
+                                                             __m256 d_a) {
+    __m128i low = fold4(leaf(w, a), leaf(w + stride, a + 32), leaf(w + 2 * stride, a + 64),
+                        leaf(w + 3 * stride, a + 96));
+    w += 4 * stride;
+    __m128i high = fold4(leaf(w, a + 128), leaf(w + stride, a + 160), leaf(w + 2 * stride, a + 192),
+                         leaf(w + 3 * stride, a + 224));
+    return q8_join(low, high, d_w, d_a);
+}
+
+/* Scales of eight consecutive blocks. */
+static inline __m256 q8_scales(const uint8_t *block) {
+    const uint32_t b = FTK_Q8_0_BYTES;
+    __m128i d = _mm_set_epi16(
+        (short)ftk_load_u16(block + 7 * b), (short)ftk_load_u16(block + 6 * b),
+        (short)ftk_load_u16(block + 5 * b), (short)ftk_load_u16(block + 4 * b),
+        (short)ftk_load_u16(block + 3 * b), (short)ftk_load_u16(block + 2 * b),
+        (short)ftk_load_u16(block + b), (short)ftk_load_u16(block));
+    return _mm256_cvtph_ps(d);
+}
+
+static inline __m128 q8_sum(__m128 p0, __m128 p1, __m128 p2, __m128 p3) {
     _MM_TRANSPOSE4_PS(p0, p1, p2, p3);
     return _mm_add_ps(_mm_add_ps(_mm_add_ps(p0, p1), p2), p3);
+}
+
+/* Terms of four rows for a single row of activations, read where they lie. */
+static inline __m128 q8_single(const uint8_t *const *rows, size_t at, const int8_t *a, __m256 d_a) {
+    __m128 p[PANEL_ROWS];
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+        const uint8_t *block = rows[r] + at;
+        p[r] = q8_pairs((const int8_t *)block + 2, FTK_Q8_0_BYTES, q8_scales(block), a, d_a);
+    }
+    return q8_sum(p[0], p[1], p[2], p[3]);
+}
+
+static inline __m128 q8_terms(const q8_panel *p, const int8_t *a, __m256 d_a) {
+    __m128 x[PANEL_ROWS];
+    for (uint32_t r = 0; r < PANEL_ROWS; r++)
+        x[r] = q8_pairs(p->w[r], 32, _mm256_load_ps(p->d[r]), a, d_a);
+    return q8_sum(x[0], x[1], x[2], x[3]);
 }
 
 /* The activations of a group with fewer than eight leaves, filled up with zeros. */
@@ -243,25 +443,48 @@ static void fill_tail(const int8_t *a, const float *d, uint32_t blocks, q8_tail 
     memcpy(tail->d, d, blocks * sizeof *d);
 }
 
-static void dot_panel_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, const tile *t,
-                           panel_sums acc) {
+/* A whole group for a single row of activations. */
+static void add_single_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t first,
+                            const uint8_t *in, float *acc) {
+    size_t at = (size_t)(first / 32) * FTK_Q8_0_BYTES;
+    for (uint32_t r = 0; r < PANEL_ROWS; r++)
+        prefetch(rows[r] + at + PANEL_ROWS * m->row_bytes, 8 * FTK_Q8_0_BYTES);
+    const float *d = (const float *)(const void *)(in + m->cols) + first / 32;
+    __m128 term = q8_single(rows, at, (const int8_t *)in + first, _mm256_loadu_ps(d));
+    _mm_storeu_ps(acc, _mm_add_ps(_mm_loadu_ps(acc), term));
+}
+
+/* A group of `blocks` leaves for every row of a tile. */
+static void add_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t first,
+                           uint32_t blocks, const tile *t, panel_sums acc) {
     q8_panel p;
     q8_tail tail;
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+        const uint8_t *data = rows[r] + (size_t)(first / 32) * FTK_Q8_0_BYTES;
+        prefetch(data + PANEL_ROWS * m->row_bytes, blocks * FTK_Q8_0_BYTES);
+        unpack_q8_0(data, blocks, &p, r);
+    }
+    for (uint32_t n = 0; n < t->count; n++) {
+        const int8_t *a = (const int8_t *)t->in[n] + first;
+        const float *d = (const float *)(const void *)(t->in[n] + m->cols) + first / 32;
+        if (blocks < 8) {
+            fill_tail(a, d, blocks, &tail);
+            a = tail.a;
+            d = tail.d;
+        }
+        __m128 term = q8_terms(&p, a, _mm256_loadu_ps(d));
+        _mm_storeu_ps(acc[n], _mm_add_ps(_mm_loadu_ps(acc[n]), term));
+    }
+}
+
+static void dot_panel_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, const tile *t,
+                           panel_sums acc) {
     for (uint32_t first = 0; first < m->cols; first += 256) {
         uint32_t blocks = m->cols - first < 256 ? (m->cols - first) / 32 : 8;
-        for (uint32_t r = 0; r < PANEL_ROWS; r++)
-            unpack_q8_0(rows[r] + (size_t)(first / 32) * FTK_Q8_0_BYTES, blocks, &p, r);
-        for (uint32_t n = 0; n < t->count; n++) {
-            const int8_t *a = (const int8_t *)t->in[n] + first;
-            const float *d = (const float *)(const void *)(t->in[n] + m->cols) + first / 32;
-            if (blocks < 8) {
-                fill_tail(a, d, blocks, &tail);
-                a = tail.a;
-                d = tail.d;
-            }
-            __m128 term = q8_terms(&p, a, _mm256_loadu_ps(d));
-            _mm_storeu_ps(acc[n], _mm_add_ps(_mm_loadu_ps(acc[n]), term));
-        }
+        if (t->count == 1 && blocks == 8)
+            add_single_q8_0(m, rows, first, t->in[0], acc[0]);
+        else
+            add_group_q8_0(m, rows, first, blocks, t, acc);
     }
 }
 

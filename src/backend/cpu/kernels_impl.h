@@ -3,8 +3,9 @@
  * with FTI_CPU_KERNEL_TABLE naming the table that it defines. The arithmetic is
  * that of device/dot.h and device/math.h; this file adds the loops around it:
  * weights are decoded once and used for up to ROW_TILE rows of activations.
- * A file that defines FTI_CPU_FAST_DOT brings its own dot_panel_k and
- * dot_panel_q8_0, in a header that it names there.
+ * A file that defines FTI_CPU_FAST_DOT brings its own dot_panel_k (Q4_K, Q5_K, Q6_K)
+ * and dot_panel_q8_0, in a header that it names there; the other types take the
+ * path below everywhere.
  */
 #include "backend/cpu/kernels.h"
 
@@ -16,30 +17,72 @@
 
 /* ---- decoding ------------------------------------------------------------- */
 
-static void decode_k_block(uint32_t type, const uint8_t *block, ftk_k_block *out) {
-    if (type == FTK_TYPE_Q4_K) {
-        ftk_q4_k_decode(block, out);
-    } else if (type == FTK_TYPE_Q5_K) {
-        ftk_q5_k_decode(block, out);
-    } else {
-        ftk_q6_k_decode(block, out);
-    }
-}
+/* How the blocks of a type are read: by one of the three decoders. */
+typedef struct block_reader {
+    uint32_t type;
+    uint32_t bytes;
+    bool minima;
+    void (*decode_k)(const uint8_t *, ftk_k_block *);
+    void (*decode_leaf)(const uint8_t *, ftk_leaf *);
+} block_reader;
 
-static uint32_t k_block_bytes(uint32_t type) {
-    if (type == FTK_TYPE_Q4_K) return FTK_Q4_K_BYTES;
-    return type == FTK_TYPE_Q5_K ? FTK_Q5_K_BYTES : FTK_Q6_K_BYTES;
+static const block_reader block_readers[] = {
+    {FTK_TYPE_Q8_0, FTK_Q8_0_BYTES, false, NULL, ftk_q8_0_decode},
+    {FTK_TYPE_Q4_K, FTK_Q4_K_BYTES, true, ftk_q4_k_decode, NULL},
+    {FTK_TYPE_Q5_K, FTK_Q5_K_BYTES, true, ftk_q5_k_decode, NULL},
+    {FTK_TYPE_Q6_K, FTK_Q6_K_BYTES, false, ftk_q6_k_decode, NULL},
+    {FTK_TYPE_Q4_0, FTK_Q4_0_BYTES, false, NULL, ftk_q4_0_decode},
+    {FTK_TYPE_Q4_1, FTK_Q4_1_BYTES, true, NULL, ftk_q4_1_decode},
+    {FTK_TYPE_Q5_0, FTK_Q5_0_BYTES, false, NULL, ftk_q5_0_decode},
+    {FTK_TYPE_Q5_1, FTK_Q5_1_BYTES, true, NULL, ftk_q5_1_decode},
+    {FTK_TYPE_Q2_K, FTK_Q2_K_BYTES, true, ftk_q2_k_decode, NULL},
+    {FTK_TYPE_Q3_K, FTK_Q3_K_BYTES, false, ftk_q3_k_decode, NULL},
+    {FTK_TYPE_IQ4_NL, FTK_IQ4_NL_BYTES, false, NULL, ftk_iq4_nl_decode},
+    {FTK_TYPE_IQ4_XS, FTK_IQ4_XS_BYTES, false, ftk_iq4_xs_decode, NULL},
+    {FTK_TYPE_MXFP4, FTK_MXFP4_BYTES, false, NULL, ftk_mxfp4_decode},
+};
+
+/* NULL for float types and NVFP4. */
+static const block_reader *reader_of(uint32_t type) {
+    for (size_t i = 0; i < FTI_COUNT(block_readers); i++)
+        if (block_readers[i].type == type) return &block_readers[i];
+    return NULL;
 }
 
 static uint32_t row_left(uint32_t cols, uint32_t first) {
     return cols - first < 256 ? cols - first : 256;
 }
 
+static void decode_nvfp4_values(const uint8_t *blocks, uint32_t n, float *out) {
+    ftk_nv_block block;
+    for (uint32_t i = 0; i < n; i += 64) {
+        ftk_nvfp4_decode(blocks + (size_t)(i / 64) * FTK_NVFP4_BYTES, &block);
+        ftk_nv_values(&block, out + i);
+    }
+}
+
+static void decode_block_values(uint32_t type, const uint8_t *row, uint32_t first, uint32_t n,
+                                float *out) {
+    const block_reader *r = reader_of(type);
+    ftk_k_block block;
+    ftk_leaf leaf;
+    if (!r) {
+        decode_nvfp4_values(row + (size_t)(first / 64) * FTK_NVFP4_BYTES, n, out);
+    } else if (r->decode_k) {
+        r->decode_k(row + (size_t)(first / 256) * r->bytes, &block);
+        ftk_k_values(&block, r->minima, out);
+    } else {
+        for (uint32_t i = 0; i < n; i += 32) {
+            r->decode_leaf(row + (size_t)((first + i) / 32) * r->bytes, &leaf);
+            ftk_leaf_values(&leaf, r->minima, out + i);
+        }
+    }
+}
+
 /* Values of columns first .. first + n - 1 of a row as f32; first is a multiple of
  * 256 and n at most 256. */
 static void decode_values(const fti_cpu_matrix *m, const uint8_t *row, uint32_t first, uint32_t n,
                           float *out) {
-    ftk_k_block block;
     switch (m->type) {
     case FTK_TYPE_F32: memcpy(out, row + 4 * (size_t)first, n * sizeof *out); break;
     case FTK_TYPE_F16:
@@ -50,13 +93,7 @@ static void decode_values(const fti_cpu_matrix *m, const uint8_t *row, uint32_t 
         for (uint32_t i = 0; i < n; i++)
             out[i] = ftk_bf16_to_f32(ftk_load_u16(row + 2 * (size_t)(first + i)));
         break;
-    case FTK_TYPE_Q8_0:
-        for (uint32_t i = 0; i < n; i += 32)
-            ftk_q8_0_values(row + (size_t)(first + i) / 32 * FTK_Q8_0_BYTES, out + i);
-        break;
-    default:
-        decode_k_block(m->type, row + (size_t)(first / 256) * k_block_bytes(m->type), &block);
-        ftk_k_values(&block, m->type != FTK_TYPE_Q6_K, out);
+    default: decode_block_values(m->type, row, first, n, out);
     }
 }
 
@@ -88,19 +125,15 @@ typedef struct tile {
 /* Results of a panel of weight rows for the rows of a tile. */
 typedef float panel_sums[ROW_TILE][PANEL_ROWS];
 
-#ifdef FTI_CPU_FAST_DOT
-#include FTI_CPU_FAST_DOT
-#else
-static void dot_k(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, uint32_t r,
-                  panel_sums acc) {
-    uint32_t bytes = k_block_bytes(m->type);
+static void dot_k(const fti_cpu_matrix *m, const block_reader *reader, const uint8_t *row,
+                  const tile *t, uint32_t r, panel_sums acc) {
     size_t scales = m->cols;
     size_t sums = scales + m->cols / 256 * 4;
     ftk_k_block block;
     ftk_k_group group;
     for (uint32_t u = 0; u < m->cols / 256; u++) {
-        decode_k_block(m->type, row + (size_t)u * bytes, &block);
-        ftk_k_fold(&block, m->type != FTK_TYPE_Q6_K, &group);
+        reader->decode_k(row + (size_t)u * reader->bytes, &block);
+        ftk_k_fold(&block, reader->minima, &group);
         for (uint32_t n = 0; n < t->count; n++) {
             const uint8_t *in = t->in[n];
             const int8_t *q = (const int8_t *)in + 256 * (size_t)u;
@@ -111,28 +144,80 @@ static void dot_k(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, ui
     }
 }
 
-static void dot_q8(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, uint32_t r,
-                   panel_sums acc) {
-    ftk_q8_group group;
+/* Bytes and scales of A32 activations from column `first` on. */
+static const int8_t *a32_bytes(const tile *t, uint32_t n, uint32_t first) {
+    return (const int8_t *)t->in[n] + first;
+}
+
+static const float *a32_scales(const fti_cpu_matrix *m, const tile *t, uint32_t n, uint32_t first) {
+    return (const float *)(const void *)(t->in[n] + m->cols) + first / 32;
+}
+
+static void dot_leaves(const fti_cpu_matrix *m, const block_reader *reader, const uint8_t *row,
+                       const tile *t, uint32_t r, panel_sums acc) {
+    ftk_leaf leaf;
+    ftk_leaf_group group;
+    group.minima = reader->minima;
     for (uint32_t first = 0; first < m->cols; first += 256) {
-        uint32_t blocks = row_left(m->cols, first) / 32;
-        ftk_q8_0_decode(row + (size_t)(first / 32) * FTK_Q8_0_BYTES, blocks, &group);
-        for (uint32_t n = 0; n < t->count; n++) {
-            const int8_t *q = (const int8_t *)t->in[n] + first;
-            const float *d = (const float *)(const void *)(t->in[n] + m->cols) + first / 32;
-            acc[n][r] += ftk_q8_term(&group, blocks, q, d);
+        uint32_t leaves = row_left(m->cols, first) / 32;
+        for (uint32_t j = 0; j < leaves; j++) {
+            reader->decode_leaf(row + (size_t)(first / 32 + j) * reader->bytes, &leaf);
+            ftk_leaf_fold(&leaf, j, &group);
         }
+        for (uint32_t n = 0; n < t->count; n++)
+            acc[n][r] += ftk_leaf_term(&group, leaves, a32_bytes(t, n, first),
+                                       a32_scales(m, t, n, first));
     }
 }
 
-static void dot_panel_k(const fti_cpu_matrix *m, const uint8_t *const *rows, const tile *t,
-                        panel_sums acc) {
-    for (uint32_t r = 0; r < PANEL_ROWS; r++) dot_k(m, rows[r], t, r, acc);
+static void dot_nvfp4(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, uint32_t r,
+                      panel_sums acc) {
+    ftk_nv_block block;
+    ftk_nv_group group;
+    for (uint32_t first = 0; first < m->cols; first += 256) {
+        uint32_t columns = row_left(m->cols, first);
+        for (uint32_t b = 0; b < columns / 64; b++) {
+            ftk_nvfp4_decode(row + (size_t)(first / 64 + b) * FTK_NVFP4_BYTES, &block);
+            ftk_nv_fold(&block, b, &group);
+        }
+        for (uint32_t n = 0; n < t->count; n++)
+            acc[n][r] += ftk_nv_term(&group, columns / 32, a32_bytes(t, n, first),
+                                     a32_scales(m, t, n, first));
+    }
 }
 
-static void dot_panel_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, const tile *t,
-                           panel_sums acc) {
-    for (uint32_t r = 0; r < PANEL_ROWS; r++) dot_q8(m, rows[r], t, r, acc);
+/* The path that every block type has; `row_count` rows of the panel are wanted. */
+static void dot_panel_plain(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t row_count,
+                            const tile *t, panel_sums acc) {
+    const block_reader *reader = reader_of(m->type);
+    for (uint32_t r = 0; r < row_count; r++) {
+        if (!reader)
+            dot_nvfp4(m, rows[r], t, r, acc);
+        else if (reader->decode_k)
+            dot_k(m, reader, rows[r], t, r, acc);
+        else
+            dot_leaves(m, reader, rows[r], t, r, acc);
+    }
+}
+
+/* A faster one for a whole panel, NULL where this compilation has none. */
+typedef void (*fast_dot)(const fti_cpu_matrix *, const uint8_t *const *, const tile *, panel_sums);
+
+#ifdef FTI_CPU_FAST_DOT
+#include FTI_CPU_FAST_DOT
+static fast_dot fast_dot_of(uint32_t type) {
+    switch (type) {
+    case FTK_TYPE_Q8_0: return dot_panel_q8_0;
+    case FTK_TYPE_Q4_K:
+    case FTK_TYPE_Q5_K:
+    case FTK_TYPE_Q6_K: return dot_panel_k;
+    default: return NULL;
+    }
+}
+#else
+static fast_dot fast_dot_of(uint32_t type) {
+    (void)type;
+    return NULL;
 }
 #endif
 
@@ -153,13 +238,14 @@ static void dot_float(const fti_cpu_matrix *m, const uint8_t *row, const tile *t
 /* acc[n][r] = weight row r of the panel . activations of n. */
 static void dot_panel(const fti_cpu_matrix *m, bool as_float, const uint8_t *const *rows,
                       uint32_t row_count, const tile *t, panel_sums acc) {
+    fast_dot fast = fast_dot_of(m->type);
     memset(acc, 0, t->count * sizeof acc[0]);
     if (as_float) {
         for (uint32_t r = 0; r < row_count; r++) dot_float(m, rows[r], t, r, acc);
-    } else if (m->type == FTK_TYPE_Q8_0) {
-        dot_panel_q8_0(m, rows, t, acc);
+    } else if (fast) {
+        fast(m, rows, t, acc);
     } else {
-        dot_panel_k(m, rows, t, acc);
+        dot_panel_plain(m, rows, row_count, t, acc);
     }
 }
 

@@ -50,6 +50,7 @@ struct ftk_stream {
     capture *capture; /* NULL: commands run */
     uint32_t index;   /* in the capture */
     clock_vector clock;
+    fti_stream_counts counts;
 };
 
 struct fti_event {
@@ -184,11 +185,23 @@ ftk_status fti_cpu_capture_end(ftk_stream *stream, fti_graph **out, ftk_error *e
 
 /* ---- commands ---- */
 
+static void copy_pieces(const void *args, uint64_t begin, uint64_t end);
+
+static void execute(ftk_stream *stream, ftk_cpu_kernel function, const void *args, uint64_t items,
+                    uint64_t grain) {
+    if (function == copy_pieces) {
+        stream->counts.copies++;
+    } else {
+        fti_cpu_count(&stream->counts, function, items);
+    }
+    fti_pool_run(stream->backend->pool, function, args, items, grain);
+}
+
 ftk_status fti_cpu_enqueue(ftk_stream *stream, ftk_cpu_kernel function, const void *args,
                            size_t args_bytes, uint64_t items, uint64_t grain) {
     if (items == 0) return FTK_OK;
     if (!stream->capture) {
-        fti_pool_run(stream->backend->pool, function, args, items, grain);
+        execute(stream, function, args, items, grain);
         return FTK_OK;
     }
     command work = {.function = function, .items = items, .grain = grain};
@@ -236,8 +249,9 @@ ftk_status fti_cpu_graph_launch(ftk_stream *stream, fti_graph *graph) {
     if (stream->capture) return illegal(stream, FTK_E_STATE, "graph_launch during a capture");
     for (size_t i = 0; i < graph->count; i++) {
         const command *work = &graph->commands[i];
-        fti_pool_run(stream->backend->pool, work->function, work->args, work->items, work->grain);
+        execute(stream, work->function, work->args, work->items, work->grain);
     }
+    stream->counts.replays++;
     return FTK_OK;
 }
 
@@ -276,6 +290,10 @@ void fti_cpu_stream_destroy(ftk_stream *stream) {
 
 ftk_status fti_cpu_stream_sync(ftk_stream *stream) {
     return stream->capture ? illegal(stream, FTK_E_STATE, "stream_sync during a capture") : FTK_OK;
+}
+
+void fti_cpu_stream_counts(const ftk_stream *stream, fti_stream_counts *out) {
+    *out = stream->counts;
 }
 
 /* ---- events ---- */

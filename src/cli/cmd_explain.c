@@ -1,0 +1,162 @@
+/*
+ * cmd_explain.c: `freetoken providers explain`: which providers a checkpoint would
+ * be given to, and why each of the others is not it. Runs no provider's code.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "cli/session.h"
+#include "cli/text.h"
+
+#define EXIT_PROVIDER 4
+
+typedef struct claim {
+    char *architecture;
+    char *container;
+} claim;
+
+static bool holds_word(const char *list, const char *word) {
+    size_t length = strlen(word);
+    for (const char *at = list; *at;) {
+        size_t have = strcspn(at, " ");
+        if (have == length && memcmp(at, word, length) == 0) return true;
+        at += have;
+        at += strspn(at, " ");
+    }
+    return false;
+}
+
+/* What the file says of itself. */
+static int read_claim(const char *path, claim *c) {
+    char *json = NULL;
+    ftk_error err = FTK_ERROR_INIT;
+    if (ftk_inspect(path, &json, &err) != FTK_OK) return fti_cli_fail_with(&err);
+    json_t *report = fti_cli_report(json);
+    c->architecture = fti_cli_format("%s", fti_cli_member(report, "architecture"));
+    c->container = fti_cli_format("%s", fti_cli_member(report, "container"));
+    json_decref(report);
+    return 0;
+}
+
+static bool is_true(const json_t *provider, const char *key) {
+    return json_is_true(json_object_get(provider, key));
+}
+
+/* NULL: this one would take it. */
+static char *reason_against(const json_t *provider, const claim *c) {
+    const char *architectures = fti_cli_member(provider, "architectures");
+    const char *containers = fti_cli_member(provider, "containers");
+    const char *status = fti_cli_member(provider, "status");
+    const char *message = fti_cli_member(provider, "message");
+    bool readable = architectures[0] != '\0';
+    if (readable && !holds_word(architectures, c->architecture)) {
+        return fti_cli_format("claims architecture %s, not %s", architectures, c->architecture);
+    }
+    if (readable && !holds_word(containers, c->container)) {
+        return fti_cli_format("claims container %s, not %s", containers, c->container);
+    }
+    if (strcmp(status, "ok") != 0) return fti_cli_format("%s: %s", status, message);
+    if (is_true(provider, "allowed")) return NULL;
+    const char *path = fti_cli_member(provider, "path");
+    const char *slash = strrchr(path, '/');
+    return fti_cli_format("claims it, but is not allowed; to allow it: freetoken providers allow "
+                          "%.*s",
+                          (int)(slash ? slash - path : 0), path);
+}
+
+static json_t *judge(const json_t *provider, const claim *c) {
+    char *reason = reason_against(provider, c);
+    const char *architectures = fti_cli_member(provider, "architectures");
+    bool claims = holds_word(architectures, c->architecture) &&
+                  holds_word(fti_cli_member(provider, "containers"), c->container);
+    const char *text = reason ? reason : "would be loaded";
+    json_t *o = json_pack(
+        "{s:s, s:s, s:b, s:b, s:b, s:o}", "name", fti_cli_member(provider, "name"), "path",
+        fti_cli_member(provider, "path"), "claims", claims, "allowed", is_true(provider, "allowed"),
+        "passes", reason == NULL, "reason", fti_cli_json_text(text, strlen(text)));
+    free(reason);
+    return o;
+}
+
+/* Of the allowed ones only what the manifest claims decides; a check that fails then
+ * refuses the checkpoint, it does not make room for another provider. */
+static json_t *explain(const json_t *report, const claim *c) {
+    json_t *providers = json_array();
+    const json_t *entry;
+    const char *chosen = NULL;
+    size_t i, claimers = 0, good = 0;
+    json_array_foreach(json_object_get(report, "providers"), i, entry) {
+        json_t *o = judge(entry, c);
+        bool passes = is_true(o, "passes");
+        claimers += is_true(o, "claims") && is_true(o, "allowed");
+        good += passes;
+        if (passes) chosen = fti_cli_member(entry, "name");
+        (void)json_array_append_new(providers, o);
+    }
+    const char *outcome = claimers > 1    ? "several allowed providers claim it: providers.select "
+                                            "in the configuration must name one"
+                          : claimers == 0 ? "no allowed provider claims it"
+                          : good == 0     ? "the provider that claims it fails a check"
+                                          : "one provider takes it";
+    return json_pack("{s:s, s:s, s:o, s:s?, s:s}", "architecture", c->architecture, "container",
+                     c->container, "providers", providers, "chosen",
+                     claimers == 1 && good == 1 ? chosen : NULL, "outcome", outcome);
+}
+
+static void print_report(const json_t *report) {
+    const json_t *entry;
+    size_t i;
+    (void)printf("architecture %s, container %s\n", fti_cli_member(report, "architecture"),
+                 fti_cli_member(report, "container"));
+    json_array_foreach(json_object_get(report, "providers"), i, entry) {
+        const char *name = fti_cli_member(entry, "name");
+        const char *path = fti_cli_member(entry, "path");
+        (void)printf("%s %s (%s)\n    %s\n", is_true(entry, "passes") ? "yes" : "no ",
+                     name[0] ? name : "(no readable manifest)", path,
+                     fti_cli_member(entry, "reason"));
+    }
+    (void)printf("%s\n", fti_cli_member(report, "outcome"));
+}
+
+static int report_on(const fti_cli_call *call, const claim *c) {
+    ftk_config *config;
+    int code = fti_cli_load_config(&call->common, &config);
+    if (code) return code;
+    char *json = NULL;
+    ftk_error err = FTK_ERROR_INIT;
+    ftk_status status = ftk_providers_report(config, &json, &err);
+    ftk_config_free(config);
+    if (status != FTK_OK) return fti_cli_fail_with(&err);
+    json_t *all = fti_cli_report(json);
+    json_t *report = explain(all, c);
+    json_decref(all);
+    bool taken = json_is_string(json_object_get(report, "chosen"));
+    if (!taken) {
+        fti_cli_error("%s/%s: %s", c->architecture, c->container,
+                      fti_cli_member(report, "outcome"));
+    }
+    if (call->common.json) {
+        fti_cli_print_json(json_incref(report));
+    } else {
+        print_report(report);
+    }
+    json_decref(report);
+    return taken ? 0 : EXIT_PROVIDER;
+}
+
+int fti_cli_explain(const fti_cli_call *call, const char *model, const char *container) {
+    claim c = {NULL, NULL};
+    int code = 0;
+    if (container) {
+        c.architecture = fti_cli_format("%s", model);
+        c.container = fti_cli_format("%s", container);
+    } else {
+        code = read_claim(model, &c);
+    }
+    if (c.architecture && c.container) code = report_on(call, &c);
+    free(c.architecture);
+    free(c.container);
+    return code;
+}
