@@ -40,12 +40,68 @@ install_packages() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 }
 
-# build FOLDER [cmake options...]: configures and builds, quietly unless it fails.
+# Folders that may hold a provider: every one from / down must belong to root or to this
+# user, and not be writable by others (a sticky folder of root's, such as /tmp, may, if what
+# lies in it is ours). Prints the first that is not so.
+first_untrusted() {
+    path=$1
+    below=""
+    while :; do
+        owner=$(stat -c %u "$path")
+        mode=$(stat -c %a "$path")
+        if [ "$owner" -ne 0 ] && [ "$owner" -ne "$(id -u)" ]; then
+            printf '%s (belongs to user %s)\n' "$path" "$(stat -c %U "$path")"
+            return 0
+        fi
+        if [ $((0$mode & 022)) -ne 0 ]; then
+            below_owner=$(stat -c %u "${below:-$path}")
+            if [ $((0$mode & 01000)) -eq 0 ] || [ "$owner" -ne 0 ] || [ -z "$below" ] ||
+                { [ "$below_owner" -ne 0 ] && [ "$below_owner" -ne "$(id -u)" ]; }; then
+                printf '%s (others may write to it: mode %s)\n' "$path" "$mode"
+                return 0
+            fi
+        fi
+        [ "$path" != / ] || return 0
+        below=$path
+        path=$(dirname "$path")
+    done
+}
+
+# choose_build NAME: sets BUILD to the clone's NAME, or, where providers could not be loaded
+# from there or nothing can be written, to a folder of the user's own. Says which and why.
+choose_build() {
+    BUILD="$FTK_ROOT/$1"
+    nearest=$BUILD
+    [ -d "$nearest" ] || nearest=$FTK_ROOT
+    reason=$(first_untrusted "$nearest")
+    if [ -z "$reason" ] && [ -w "$nearest" ]; then
+        return 0
+    fi
+    BUILD="${XDG_DATA_HOME:-$HOME/.local/share}/freetoken/$1"
+    if [ -n "$reason" ]; then
+        say "A folder of this clone, or above it, fails the trust checks for providers:"
+        say "  $reason"
+    else
+        say "$nearest cannot be written by this user."
+    fi
+    say "Building in $BUILD instead, and running from there."
+    mkdir -p "$BUILD"
+    reason=$(first_untrusted "$BUILD")
+    [ -z "$reason" ] || die "$reason also fails the trust checks: set XDG_DATA_HOME to a folder that only you can write (chmod go-w)"
+}
+
+# build FOLDER [cmake options...]: configures and builds, quietly unless it fails. A folder
+# that was configured for another clone, or has moved since, is configured anew.
 build() {
     folder=$1
     shift
     log="$folder/build.log"
-    mkdir -p "$folder"
+    mkdir -p "$folder" || die "$folder cannot be made: run this as the owner of the clone"
+    cache="$folder/CMakeCache.txt"
+    if [ -f "$cache" ] && ! { grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$FTK_ROOT" "$cache" &&
+        grep -qxF "CMAKE_CACHEFILE_DIR:INTERNAL=$folder" "$cache"; }; then
+        set -- --fresh "$@"
+    fi
     if ! { cmake -S "$FTK_ROOT" -B "$folder" -G Ninja "$@" && cmake --build "$folder"; } >"$log" 2>&1; then
         tail -n 60 "$log" >&2
         die "the build failed; the whole log is $log"

@@ -10,14 +10,11 @@ FTK_ROOT=$(cd "$(dirname "$0")/.." && pwd -P)
 # shellcheck disable=SC2086 # a list of words
 install_packages $FTK_PACKAGES g++
 
-BUILD="$FTK_ROOT/build"
-if [ $# -gt 0 ]; then
-    case $1 in
-    /*) BUILD=$1 ;;
-    *) BUILD="$FTK_ROOT/$1" ;;
-    esac
-    shift
-fi
+case ${1:-} in
+/*) BUILD=$1 ;;
+*) choose_build "${1:-build}" ;;
+esac
+[ $# -eq 0 ] || shift
 say "building in $BUILD ..."
 build "$BUILD" -DFTK_BUILD_TESTS=ON "$@"
 LOG="$BUILD/test.log"

@@ -54,7 +54,12 @@ static ftk_status open_backend(const opening *o, ftk_error *err) {
 static ftk_status resolve_provider(const opening *o, ftk_error *err) {
     ftk_engine *e = o->e;
     ftk_str container = fti_str(fti_checkpoint_container(e->checkpoint));
-    FTI_TRY(fti_provider_resolve(o->config, e->architecture, container, &e->provider, err));
+    ftk_error inner = FTK_ERROR_INIT;
+    ftk_status status = fti_provider_resolve(o->config, e->architecture, container, &e->provider,
+                                             &inner);
+    if (status == FTK_E_PROVIDER_NONE || status == FTK_E_PROVIDER_NOT_ALLOWED)
+        return fti_fail(err, status, "%s: %s", o->path, inner.message);
+    if (status != FTK_OK) return fti_fail(err, status, "%s", inner.message);
     ftk_str json = fti_config_options(o->config, fti_str(e->provider->manifest->name));
     e->options_json = fti_strndup(json.data, (size_t)json.size);
     return e->options_json ? FTK_OK : fti_no_memory(err, json.size, "provider options");

@@ -232,6 +232,12 @@ static ftk_status sealed_copy(const char *path, int from, int *out, ftk_error *e
     return FTK_OK;
 }
 
+/* Characters of the folder that `path` lies in, for "%.*s". */
+static int folder_size(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? (int)(slash - path) : 0;
+}
+
 /* Replaces `file->fd` by the sealed copy, whose digest is then the digest of
  * what will be loaded. */
 static ftk_status pin(const fti_allow *allow, checked_file *file, ftk_error *err) {
@@ -242,10 +248,11 @@ static ftk_status pin(const fti_allow *allow, checked_file *file, ftk_error *err
     file->fd = copy;
     FTI_TRY(fti_sha256_fd(copy, hex, err));
     if (strcmp(hex, allow->sha256) == 0) return FTK_OK;
-    return fti_fail(err, FTK_E_PROVIDER_DIGEST,
-                    "'%s' refused: found sha256 %s, wanted %s; if the new file is trusted, run: "
-                    "freetoken providers allow --update '%s'",
-                    allow->path, hex, allow->sha256, allow->path);
+    return fti_fail(
+        err, FTK_E_PROVIDER_DIGEST,
+        "'%s' refused: found sha256 %s, wanted %s; if the new file is trusted, run: "
+        "freetoken providers allow --update '%.*s' (--config FILE if it is not your own)",
+        allow->path, hex, allow->sha256, folder_size(allow->path), allow->path);
 }
 
 static ftk_status check_note(const fti_allow *allow, const fti_manifest *manifest, int fd,
@@ -555,6 +562,9 @@ static ftk_status load(const fti_allow *allow, fti_manifest **manifest, const ft
 /* Repeats a failure with the line of the configuration that led to it. */
 static ftk_status blame(const struct ftk_config *config, const fti_allow *allow, ftk_status status,
                         const ftk_error *inner, ftk_error *err) {
+    /* An entry that no configuration holds yet is named by nothing but itself. */
+    if (!config->origin)
+        return fti_fail(err, status, "provider %s: %s", allow->name, inner->message);
     return fti_fail(err, status, "%s:%u: providers.allow: %s: %s", config->origin, allow->line,
                     allow->name, inner->message);
 }
@@ -691,7 +701,7 @@ static const fti_allow *allow_named(const struct ftk_config *config, const char 
 }
 
 static ftk_status not_allowed(const question *q, const fti_manifest *m) {
-    int folder = (int)(strrchr(m->path, '/') - m->path);
+    int folder = folder_size(m->path);
     const fti_allow *other = allow_named(q->config, m->name);
     if (other)
         return fti_fail(q->err, FTK_E_PROVIDER_NOT_ALLOWED,
@@ -699,13 +709,13 @@ static ftk_status not_allowed(const question *q, const fti_manifest *m) {
                         "which claims %.*s/%.*s; change the path of that entry to it",
                         q->config->origin, other->line, m->name, other->path, folder, m->path,
                         m->library, FTI_STR_ARGS(q->architecture), FTI_STR_ARGS(q->container));
-    return fti_fail(q->err, FTK_E_PROVIDER_NOT_ALLOWED,
-                    "%s: found provider '%s' for %.*s/%.*s, but not in the list of allowed ones; "
-                    "run: freetoken providers allow '%.*s/%s', or add under providers.allow: "
-                    "- {name: %s, path: \"%.*s/%s\"}",
-                    q->config->origin, m->name, FTI_STR_ARGS(q->architecture),
-                    FTI_STR_ARGS(q->container), folder, m->path, m->library, m->name, folder,
-                    m->path, m->library);
+    return fti_fail(
+        q->err, FTK_E_PROVIDER_NOT_ALLOWED,
+        "%s: found provider '%s' for %.*s/%.*s, but not in the list of allowed ones; "
+        "run: freetoken providers allow '%.*s' (--config FILE if it is not your own), or add under "
+        "providers.allow: - {name: %s, path: \"%.*s/%s\"}",
+        q->config->origin, m->name, FTI_STR_ARGS(q->architecture), FTI_STR_ARGS(q->container),
+        folder, m->path, m->name, folder, m->path, m->library);
 }
 
 static void list_known(const question *q, const fti_found_provider *found, size_t count,
@@ -736,7 +746,9 @@ static ftk_status none_claims(const question *q, const fti_found_provider *found
     ftk_status status = fti_fail(
         q->err, FTK_E_PROVIDER_NONE,
         "%s: found no provider for architecture '%.*s' in container '%.*s', wanted one "
-        "under providers.allow; known providers: %s",
+        "under providers.allow; known providers: %s; use a file of an architecture that one of "
+        "them "
+        "claims, or install a provider for this one and run: freetoken providers allow FOLDER",
         q->config->origin, FTI_STR_ARGS(q->architecture), FTI_STR_ARGS(q->container),
         known.data ? known.data : "none");
     fti_text_free(&known);

@@ -159,6 +159,7 @@ ftk_status ftk_provider_describe(const char *path, char **json, ftk_error *err) 
     fti_text manifest_path = {0};
     fti_manifest *manifest = NULL;
     ftk_status status = FTK_OK;
+    if (ends_with(real, ".so")) *strrchr(real, '/') = 0; /* the library stands for its folder */
     if (ends_with(real, MANIFEST_SUFFIX))
         fti_text_printf(&manifest_path, "%s", real);
     else

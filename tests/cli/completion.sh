@@ -3,7 +3,7 @@
 set -eu
 if ! command -v bash >/dev/null; then
     echo "skip: bash is not installed"
-    exit 0
+    exit 77
 fi
 BUILD=$1 exec bash -s <<'EOS'
 . "$BUILD/share/bash-completion/completions/freetoken"

@@ -31,7 +31,7 @@ if command -v groff >/dev/null; then
         [ -z "$said" ] || fail "$page: $said"
     done
 else
-    echo "skip: groff is not installed: pages were not rendered"
+    echo "note: groff is not installed: pages were not rendered"
 fi
 [ "$failed" -eq 0 ] && echo "manual: $(ls "$pages"/man1 "$pages"/man5 | grep -c '\.[15]$') pages"
 exit "$failed"

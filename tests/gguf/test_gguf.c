@@ -1207,7 +1207,10 @@ static void test_memory_of_the_largest_refusal(void **state) {
 /* Less and less address space: each allocation fails once. */
 static void test_out_of_memory(void **state) {
     (void)state;
-    if (SANITIZED) skip();
+    if (SANITIZED) {
+        print_message("skip: a sanitizer's own memory does not fit a limited address space\n");
+        skip();
+    }
     writer w = {0};
     largest(&w, false);
     unsigned failures = 0;

@@ -480,7 +480,7 @@ static void judges_modes(void **state) {
 static void judges_owners(void **state) {
     (void)state;
     if (geteuid() != 0) {
-        print_message("skipped: only root can give files to other users\n");
+        print_message("skip: only root can give files to other users\n");
         skip();
     }
     install("good");
@@ -864,7 +864,7 @@ static void expect_child(const char *program, const char *what) {
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     if (WEXITSTATUS(status) == 77) {
-        print_message("skipped: this system does not let a test arrange '%s'\n", what);
+        print_message("skip: this system does not let a test arrange '%s'\n", what);
         skip();
     }
     assert_int_equal(WEXITSTATUS(status), 0);
@@ -887,7 +887,7 @@ static void with_few_descriptors(void **state) {
 static void secure_execution(void **state) {
     (void)state;
     if (geteuid() != 0) {
-        print_message("skipped: only root can make a program setuid to another user\n");
+        print_message("skip: only root can make a program setuid to another user\n");
         skip();
     }
     size_t size;

@@ -177,7 +177,7 @@ static void judges_modes_of_folders(void **state) {
 
 static bool need_root(void) {
     if (geteuid() == 0) return true;
-    print_message("skipped: only root can give files to other users\n");
+    print_message("skip: only root can give files to other users\n");
     return false;
 }
 
@@ -216,7 +216,10 @@ static void in_child(void (*body)(void)) {
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
-    if (WEXITSTATUS(status) == 77) skip();
+    if (WEXITSTATUS(status) == 77) {
+        print_message("skip: the child could not arrange the case\n");
+        skip();
+    }
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
@@ -272,7 +275,7 @@ static void take_openat2_away(uint32_t error) {
     struct sock_fprog program = {(unsigned short)FTI_COUNT(filter), filter};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
-        print_message("skipped: this system grants no system call filter: %s\n", strerror(errno));
+        print_message("skip: this system grants no system call filter: %s\n", strerror(errno));
         _exit(77);
     }
     must(syscall(SYS_openat2, -1, "", NULL, (size_t)0) == -1 && errno == (int)error, "the filter");

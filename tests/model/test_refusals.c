@@ -159,7 +159,7 @@ static void provider_that_is_not_allowed(void **state) {
     text search = provider_search(), folder = provider_folder();
     text yaml = format("providers:\n  search: ['%s']\n", search.s);
     text entry = format("- {name: qwen36, path: \"%s/qwen36.so\"}", folder.s);
-    text command = format("freetoken providers allow '%s/qwen36.so'", folder.s);
+    text command = format("freetoken providers allow '%s'", folder.s);
     const refusal r = {
         FTK_E_PROVIDER_NOT_ALLOWED, 4, {"qwen35moe/gguf", "providers.allow", entry.s, command.s}};
     expect_config_refused(yaml.s, DEMO_MODEL, "test.yaml", &r, "not allowed");

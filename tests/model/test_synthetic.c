@@ -268,7 +268,7 @@ static void medium_model(void **state) {
     struct statvfs fs;
     assert_int_equal(statvfs(scratch, &fs), 0);
     if ((uint64_t)fs.f_bavail * fs.f_frsize < 3000000000u) {
-        print_message("medium: SKIPPED: %s has %.1f GB free, 3 GB are needed\n", scratch,
+        print_message("skip: medium file: %s has %.1f GB free, 3 GB are needed\n", scratch,
                       (double)fs.f_bavail * (double)fs.f_frsize * 1e-9);
         skip();
     }
