@@ -30,6 +30,7 @@ typedef struct fti_backend_options {
 typedef struct fti_stream_counts {
     uint64_t reference; /* operators by the plain kernels */
     uint64_t vector;    /* operators by kernels of an instruction set */
+    uint64_t avx512;    /* of those, by kernels for AVX-512 with VNNI */
     uint64_t provider;  /* kernels of the provider */
     uint64_t copies;    /* copies and clears */
     uint64_t replays;   /* graphs launched */
@@ -94,7 +95,15 @@ struct fti_backend {
     const fti_backend_ops *ops;
     const ftk_if_operators *operators;
     const ftk_if_kernels *kernels;
+    /* What a provider's code objects must be built for to run on this device ("sm_90"), or
+     * NULL where they are not a matter of the device. */
+    const char *device_code;
 };
+
+/* Makes a backend. In a module (libfreetoken-cuda.so) it is exported under this name. */
+typedef ftk_status (*fti_backend_create)(const fti_backend_options *options, fti_backend **out,
+                                         ftk_error *err);
+#define FTI_BACKEND_MODULE_ENTRY "fti_backend_module_create"
 
 /* The built-in backend. `threads` beyond four times what affinity and cgroup allow
  * is refused with FTK_E_ARGUMENT. */

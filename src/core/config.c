@@ -142,6 +142,11 @@ static const word backend_words[] = {{"auto", FTI_BACKEND_AUTO},
                                      {"cuda", FTI_BACKEND_CUDA},
                                      {"hip", FTI_BACKEND_HIP}};
 static const word numerics_words[] = {{"exact", FTI_NUMERICS_EXACT}, {"float", FTI_NUMERICS_FLOAT}};
+static const word kv_words[] = {{"auto", FTI_KV_AUTO},
+                                {"f16", FTI_KV_F16},
+                                {"bf16", FTI_KV_BF16},
+                                {"q8_0", FTI_KV_Q8_0},
+                                {"f32", FTI_KV_F32}};
 static const word fused_words[] = {
     {"auto", FTI_FUSED_AUTO}, {"require", FTI_FUSED_REQUIRE}, {"off", FTI_FUSED_OFF}};
 static const word kernel_words[] = {{"auto", UINT32_MAX}, {"reference", 0}};
@@ -191,6 +196,7 @@ static const setting settings[] = {
     {SIZE("memory.reserve", memory_reserve, 0, 0)},
     {SIZE("memory.host", memory_host, FTI_BYTES_AUTO, 1), WORDS(auto_bytes)},
     {INTEGER("memory.kv_tokens", kv_tokens, 0, 16, 1u << 24), .or_zero = true},
+    {WORD("memory.kv_type", kv_type), WORDS(kv_words)},
     {SWITCH("memory.ladder", ladder)},
     {SECTION("scheduler")},
     {INTEGER("scheduler.max_running", max_running, 8, 1, 4096)},
@@ -205,6 +211,8 @@ static const setting settings[] = {
     {WORD("policy.fused", fused), WORDS(fused_words)},
     {READER("provider_options", read_options)},
 };
+
+_Static_assert(FTI_COUNT(settings) <= FTI_MAX_SETTINGS, "a setting has no place for its line");
 
 /* The name of a setting below `section`, which is "" for the top; NULL if it is
  * not directly below. */
@@ -379,6 +387,7 @@ static ftk_status read_scalar(const reader *r, const setting *s, const fti_yaml_
     uint64_t value;
     if (!parse_value(s, node, &value)) return refuse_value(r, s, node);
     store_value(r->config, s, value);
+    r->config->setting_line[s - settings] = node->line ? node->line : FTI_SET_BY_OPTION;
     return FTK_OK;
 }
 
@@ -660,7 +669,9 @@ static ftk_status json_scalar(const reader *r, const fti_yaml_node *node, const 
         *out = json_boolean(yes);
     } else if (!node->quoted && json_number(node->text)) {
         /* jansson reads the number: it knows the decimal point of every locale. */
-        *out = json_loadb(node->text.data, (size_t)node->text.size, JSON_DECODE_ANY, NULL);
+        json_error_t error;
+        *out = json_loadb(node->text.data, (size_t)node->text.size, JSON_DECODE_ANY, &error);
+        if (!*out && json_error_code(&error) != json_error_numeric_overflow) return no_memory(r);
         if (!*out)
             return refuse(r, FTK_E_CONFIG_VALUE, node->line, path,
                           "found %s, allowed: numbers of 64 bits; quote it to pass it as text",
@@ -738,6 +749,7 @@ static ftk_status read_options(const reader *r, const fti_yaml_node *node) {
         fti_provider_options *options = &config->options[config->option_count++];
         FTI_TRY(check_name(r, member->key_line, "provider_options", member->key));
         FTI_TRY(copy_text(r, member->key, &options->name));
+        options->line = member->key_line;
         FTI_TRY(read_provider_options(r, member, options));
     }
     return FTK_OK;
@@ -747,6 +759,76 @@ ftk_str fti_config_options(const struct ftk_config *config, ftk_str provider) {
     for (size_t i = 0; i < config->option_count; i++)
         if (fti_str_is(provider, config->options[i].name)) return fti_str(config->options[i].json);
     return fti_str("");
+}
+
+static bool knows_provider(const struct ftk_config *config, const char *name) {
+    for (size_t i = 0; i < config->linked_count; i++)
+        if (strcmp(config->linked[i]->manifest->name, name) == 0) return true;
+    return find_allow(config, name) != NULL;
+}
+
+static ftk_status refuse_options(const struct ftk_config *config,
+                                 const fti_provider_options *options, ftk_error *err) {
+    const size_t count = config->allow_count + config->linked_count;
+    const char **names = fti_calloc(count, sizeof *names);
+    if (!names) return fti_no_memory(err, count * sizeof *names, "names of providers");
+    for (size_t i = 0; i < config->allow_count; i++) names[i] = config->allow[i].name;
+    for (size_t i = 0; i < config->linked_count; i++)
+        names[config->allow_count + i] = config->linked[i]->manifest->name;
+    advice near;
+    ftk_status status = fti_fail(
+        err, FTK_E_CONFIG_VALUE,
+        "%s:%u: provider_options.%s: found options for '%s', allowed: those of a provider under "
+        "providers.allow%s; correct the name or remove them",
+        config->origin, options->line, options->name, options->name,
+        advise(fti_str(options->name), names, count, &near));
+    fti_free(names);
+    return status;
+}
+
+ftk_status fti_config_check_options(const struct ftk_config *config, ftk_error *err) {
+    for (size_t i = 0; i < config->option_count; i++)
+        if (!knows_provider(config, config->options[i].name))
+            return refuse_options(config, &config->options[i], err);
+    return FTK_OK;
+}
+
+/* ---- settings as JSON ---- */
+
+static uint64_t stored_value(const struct ftk_config *config, const setting *s) {
+    const char *place = (const char *)config + s->offset;
+    uint64_t wide;
+    uint32_t narrow;
+    if (s->width == sizeof wide) return memcpy(&wide, place, sizeof wide), wide;
+    if (s->width == sizeof narrow) return memcpy(&narrow, place, sizeof narrow), narrow;
+    return *(const bool *)place;
+}
+
+static json_t *value_json(const struct ftk_config *config, const setting *s) {
+    uint64_t value = stored_value(config, s);
+    for (size_t i = 0; i < s->word_count; i++)
+        if (s->words[i].value == value) return json_string(s->words[i].name);
+    if (s->form == FORM_BOOL) return json_boolean(value != 0);
+    return json_integer((json_int_t)value);
+}
+
+static json_t *origin_json(const struct ftk_config *config, uint32_t line) {
+    if (line == 0) return json_string("default");
+    if (line == FTI_SET_BY_OPTION) return json_string("option");
+    return json_sprintf("%s:%u", config->origin, line);
+}
+
+json_t *fti_config_settings(const struct ftk_config *config) {
+    json_t *all = json_object();
+    for (size_t i = 0; all && i < FTI_COUNT(settings); i++) {
+        if (!settings[i].width) continue;
+        json_t *one = json_pack("{s:o, s:o}", "value", value_json(config, &settings[i]), "origin",
+                                origin_json(config, config->setting_line[i]));
+        if (json_object_set_new(all, settings[i].path, one) == 0) continue;
+        json_decref(all);
+        all = NULL;
+    }
+    return all;
 }
 
 /* ---- whole configurations ---- */
@@ -809,6 +891,26 @@ ftk_status ftk_config_parse(const char *text, size_t size, const char *origin, f
     *out = NULL;
     if (!text && size) return fti_fail(err, FTK_E_ARGUMENT, "ftk_config_parse: text is NULL");
     return parse_text(text, size, origin ? origin : "configuration", false, out, err);
+}
+
+ftk_status ftk_config_link_provider(ftk_config *config, const ftk_provider *(*entry)(void),
+                                    ftk_error *err) {
+    if (!config || !entry)
+        return fti_fail(err, FTK_E_ARGUMENT, "ftk_config_link_provider: %s is NULL",
+                        config ? "entry" : "config");
+    const fti_provider *provider;
+    FTI_TRY(fti_provider_link(entry, &provider, err));
+    for (size_t i = 0; i < config->linked_count; i++)
+        if (strcmp(config->linked[i]->manifest->name, provider->manifest->name) == 0)
+            return fti_fail(err, FTK_E_PROVIDER_DUPLICATE,
+                            "provider %s: found a second one of that name linked in, wanted each "
+                            "name once",
+                            provider->manifest->name);
+    if (config->linked_count == FTI_MAX_LINKED)
+        return fti_fail(err, FTK_E_ARGUMENT, "more than %u providers are linked in",
+                        FTI_MAX_LINKED);
+    config->linked[config->linked_count++] = provider;
+    return FTK_OK;
 }
 
 void ftk_config_free(ftk_config *config) {

@@ -14,10 +14,15 @@ typedef enum {
     FTI_BACKEND_HIP
 } fti_backend_kind;
 typedef enum { FTI_AUTO, FTI_ON, FTI_OFF } fti_switch; /* auto | on | off */
+/* Elements of the KV cache; auto: f16, or f32 where numerics is float. */
+typedef enum { FTI_KV_AUTO, FTI_KV_F16, FTI_KV_BF16, FTI_KV_Q8_0, FTI_KV_F32 } fti_kv_type;
 typedef enum { FTI_NUMERICS_EXACT, FTI_NUMERICS_FLOAT } fti_numerics;
 typedef enum { FTI_FUSED_AUTO, FTI_FUSED_REQUIRE, FTI_FUSED_OFF } fti_fused;
 
-#define FTI_BYTES_AUTO UINT64_MAX
+#define FTI_BYTES_AUTO    UINT64_MAX
+#define FTI_MAX_LINKED    16u
+#define FTI_MAX_SETTINGS  64u
+#define FTI_SET_BY_OPTION UINT32_MAX /* in place of a line: ftk_config_set */
 
 typedef struct fti_allow {
     char *name;
@@ -34,6 +39,7 @@ typedef struct fti_select {
 
 typedef struct fti_provider_options {
     char *name;
+    unsigned line;
     char *json; /* the mapping, as a JSON object of strings, numbers, booleans, lists */
 } fti_provider_options;
 
@@ -62,6 +68,7 @@ struct ftk_config {
     uint64_t memory_reserve; /* bytes kept free of the device budget */
     uint64_t memory_host;    /* bytes or FTI_BYTES_AUTO */
     uint32_t kv_tokens;      /* context of the engine, 0: the model's, as far as it fits */
+    fti_kv_type kv_type;
     fti_switch ladder;
 
     uint32_t max_running;
@@ -77,7 +84,21 @@ struct ftk_config {
 
     fti_provider_options *options;
     size_t option_count;
+
+    uint32_t setting_line[FTI_MAX_SETTINGS]; /* where each came from; 0: it is the default */
+
+    /* What the application has linked in (loader.h); owned by the loader. */
+    const struct fti_provider *linked[FTI_MAX_LINKED];
+    size_t linked_count;
 };
+
+struct json_t;
+/* Every setting that is one value: {"backend.threads": {"value": 4, "origin": "FILE:3"}, ...}
+ * with "default" and "option" as other origins. The caller releases it; NULL without memory. */
+struct json_t *fti_config_settings(const struct ftk_config *config);
+
+/* FTK_E_CONFIG_VALUE for provider_options of a name that is neither allowed nor linked in. */
+ftk_status fti_config_check_options(const struct ftk_config *config, ftk_error *err);
 
 /* JSON of provider_options.NAME, or "" if there is none. */
 ftk_str fti_config_options(const struct ftk_config *config, ftk_str provider);

@@ -29,18 +29,36 @@ static ftk_status open_checkpoint(const opening *o, ftk_error *err) {
     return fti_meta_get_str(e->checkpoint, fti_str("general.architecture"), &e->architecture, err);
 }
 
-static ftk_status open_backend(const opening *o, ftk_error *err) {
-    if (o->config->backend == FTI_BACKEND_CUDA || o->config->backend == FTI_BACKEND_HIP)
+/* The CPU's is built in; the others are modules beside the library. */
+static ftk_status find_backend(const struct ftk_config *c, fti_backend_create *create,
+                               ftk_error *err) {
+    *create = fti_cpu_backend_create;
+    if (c->backend != FTI_BACKEND_CUDA && c->backend != FTI_BACKEND_HIP) return FTK_OK;
+    const char *kind = c->backend == FTI_BACKEND_CUDA ? "cuda" : "hip";
+    char file[32], path[PATH_MAX];
+    void *entry;
+    snprintf(file, sizeof file, "libfreetoken-%s.so", kind);
+    FTI_TRY(fti_module_path(file, path, err));
+    if (access(path, F_OK) != 0)
         return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE,
-                        "%s: backend.kind is %s, which this build does not have: use cpu or auto",
-                        o->config->origin, o->config->backend == FTI_BACKEND_CUDA ? "cuda" : "hip");
+                        "%s: backend.kind is %s, which this build does not have (no '%s'): use cpu "
+                        "or auto",
+                        c->origin, kind, path);
+    FTI_TRY(fti_module_load(path, FTI_BACKEND_MODULE_ENTRY, &entry, err));
+    memcpy(create, &entry, sizeof *create);
+    return FTK_OK;
+}
+
+static ftk_status open_backend(const opening *o, ftk_error *err) {
+    fti_backend_create create;
+    FTI_TRY(find_backend(o->config, &create, err));
     const fti_backend_options options = {.threads = o->config->threads,
                                          .kernel_mask = o->config->kernel_mask,
                                          .float_numerics = o->config->numerics ==
                                                            FTI_NUMERICS_FLOAT};
     ftk_engine *e = o->e;
     ftk_error inner = FTK_ERROR_INIT;
-    ftk_status status = fti_cpu_backend_create(&options, &e->backend, &inner);
+    ftk_status status = create(&options, &e->backend, &inner);
     /* What the backend takes for a wrong argument is the operator's setting. */
     if (status != FTK_OK)
         return fti_fail(err, status == FTK_E_ARGUMENT ? FTK_E_CONFIG_VALUE : status, "%s: %s",
@@ -53,10 +71,13 @@ static ftk_status open_backend(const opening *o, ftk_error *err) {
 
 static ftk_status resolve_provider(const opening *o, ftk_error *err) {
     ftk_engine *e = o->e;
-    ftk_str container = fti_str(fti_checkpoint_container(e->checkpoint));
+    const fti_provider_query query = {.architecture = e->architecture,
+                                      .container = fti_str(fti_checkpoint_container(e->checkpoint)),
+                                      .backend = e->backend->ops->name,
+                                      .device_code = e->backend->device_code,
+                                      .record = o->options ? o->options->provider_record : NULL};
     ftk_error inner = FTK_ERROR_INIT;
-    ftk_status status = fti_provider_resolve(o->config, e->architecture, container, &e->provider,
-                                             &inner);
+    ftk_status status = fti_provider_resolve(o->config, &query, &e->provider, &inner);
     if (status == FTK_E_PROVIDER_NONE || status == FTK_E_PROVIDER_NOT_ALLOWED)
         return fti_fail(err, status, "%s: %s", o->path, inner.message);
     if (status != FTK_OK) return fti_fail(err, status, "%s", inner.message);
@@ -115,6 +136,7 @@ static ftk_status create_model(const opening *o, ftk_error *err) {
                               .container = fti_str(fti_checkpoint_container(e->checkpoint)),
                               .backend = fti_str(e->backend->ops->name),
                               .options = fti_str(e->options_json)};
+    FTI_TRY(fti_choose_variants(e, err)); /* before anything is spent on them */
     e->info.struct_size = (uint32_t)sizeof e->info;
     fti_ctx_begin(&e->ctx);
     ftk_status status = e->provider->table->create(&fti_host, &e->ctx, &in, &e->info, &e->model);
@@ -159,7 +181,6 @@ static ftk_status attach_cache(const opening *o, ftk_error *err) {
 
 static ftk_status prepare(const opening *o, ftk_error *err) {
     ftk_engine *e = o->e;
-    FTI_TRY(fti_choose_variants(e, err));
     const ftk_prepare_in in = {.struct_size = (uint32_t)sizeof in,
                                .max_rows = e->buffers.rows,
                                .chosen = e->chosen,
@@ -222,6 +243,16 @@ static ftk_status refuse_unavailable(const struct ftk_config *c, ftk_error *err)
     return FTK_OK;
 }
 
+static uint32_t kv_type_of(const struct ftk_config *c) {
+    switch (c->kv_type) {
+    case FTI_KV_F16: return FTK_TYPE_F16;
+    case FTI_KV_BF16: return FTK_TYPE_BF16;
+    case FTI_KV_Q8_0: return FTK_TYPE_Q8_0;
+    case FTI_KV_F32: return FTK_TYPE_F32;
+    default: return c->numerics == FTI_NUMERICS_FLOAT ? FTK_TYPE_F32 : FTK_TYPE_F16;
+    }
+}
+
 static ftk_status copy_settings(ftk_engine *e, const struct ftk_config *c, ftk_error *err) {
     e->settings = (fti_settings){.numerics = c->numerics,
                                  .graphs = c->graphs,
@@ -230,8 +261,11 @@ static ftk_status copy_settings(ftk_engine *e, const struct ftk_config *c, ftk_e
                                  .prefill_tokens = c->prefill_tokens,
                                  .sequences = c->max_running,
                                  .origin = fti_strndup(c->origin, strlen(c->origin))};
-    e->kv_type = c->numerics == FTI_NUMERICS_FLOAT ? FTK_TYPE_F32 : FTK_TYPE_F16;
-    return e->settings.origin ? FTK_OK : fti_no_memory(err, strlen(c->origin), "settings");
+    e->settings.all = fti_config_settings(c);
+    e->kv_type = kv_type_of(c);
+    return e->settings.origin && e->settings.all
+               ? FTK_OK
+               : fti_no_memory(err, strlen(c->origin), "settings");
 }
 
 static fti_stage last_stage(const ftk_open_options *options) {
@@ -274,6 +308,7 @@ static ftk_status check_open(const opening *o, ftk_error *err) {
     if (options && options->log_level > FTK_LOG_ERROR)
         return fti_fail(err, FTK_E_ARGUMENT, "ftk_open_options.log_level is %u, the largest is %u",
                         options->log_level, FTK_LOG_ERROR);
+    FTI_TRY(fti_config_check_options(o->config, err));
     return refuse_unavailable(o->config, err);
 }
 
@@ -332,6 +367,7 @@ void ftk_engine_close(ftk_engine *e) {
     fti_tokenizer_free(e->tokenizer);
     fti_checkpoint_close(e->checkpoint);
     for (size_t i = 0; i < e->ctx.note_count; i++) fti_free(e->ctx.notes[i]);
+    json_decref(e->settings.all);
     void *const owned[] = {e->allowed, e->chosen, e->skips, e->options_json, e->settings.origin};
     for (size_t i = 0; i < FTI_COUNT(owned); i++) fti_free(owned[i]);
     fti_free(e);

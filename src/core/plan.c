@@ -5,6 +5,7 @@
  */
 #include "core/engine.h"
 #include "core/gguf.h"
+#include "freetoken/device/quant.h"
 
 /* Mapped weights must begin at a multiple of this; GGUF's default is 32. */
 #define WEIGHT_ALIGN 32u
@@ -165,11 +166,29 @@ static void count_weights(const ftk_engine *e, fti_budget_request *r) {
     }
 }
 
+static uint64_t kv_bytes(const ftk_engine *e, uint64_t elements) {
+    if (e->kv_type == FTK_TYPE_Q8_0) return elements / 32 * FTK_Q8_0_BYTES;
+    return elements * (e->kv_type == FTK_TYPE_F32 ? 4 : 2);
+}
+
+static ftk_status check_kv_type(const ftk_engine *e, ftk_error *err) {
+    for (uint64_t i = 0; e->kv_type == FTK_TYPE_Q8_0 && i < e->plan.kv_layer_count; i++) {
+        const ftk_kv_layer *kv = kv_at(&e->plan, i);
+        uint32_t odd = kv->key_dim % 32 ? kv->key_dim : kv->value_dim;
+        if (odd % 32)
+            return fti_fail(err, FTK_E_CONFIG_VALUE,
+                            "memory.kv_type: found q8_0, but the model's heads have %u elements, "
+                            "and q8_0 wants a multiple of 32: set f16",
+                            odd);
+    }
+    return FTK_OK;
+}
+
 static uint64_t kv_bytes_per_token(const ftk_engine *e) {
-    uint64_t element = e->kv_type == FTK_TYPE_F16 ? 2 : 4, sum = 0;
+    uint64_t sum = 0;
     for (uint64_t i = 0; i < e->plan.kv_layer_count; i++) {
         const ftk_kv_layer *kv = kv_at(&e->plan, i);
-        sum += (uint64_t)kv->kv_heads * (kv->key_dim + kv->value_dim) * element;
+        sum += kv->kv_heads * (kv_bytes(e, kv->key_dim) + kv_bytes(e, kv->value_dim));
     }
     return sum;
 }
@@ -202,6 +221,7 @@ static uint32_t logit_rows(const ftk_engine *e) {
 
 ftk_status fti_plan_memory(ftk_engine *e, const struct ftk_config *config, ftk_error *err) {
     fti_step_buffers *b = &e->buffers;
+    FTI_TRY(check_kv_type(e, err));
     b->rows = step_rows(e);
     b->sequences = e->settings.sequences;
     b->logit_rows = logit_rows(e);
@@ -243,14 +263,13 @@ static void release_block(ftk_engine *e, fti_block *block) {
 }
 
 static ftk_status allocate_kv(ftk_engine *e, ftk_error *err) {
-    uint64_t element = e->kv_type == FTK_TYPE_F16 ? 2 : 4;
     uint64_t tokens = (uint64_t)e->budget.pages * FTI_PAGE_TOKENS;
     for (uint64_t i = 0; i < e->plan.kv_layer_count; i++) {
         const ftk_kv_layer *kv = kv_at(&e->plan, i);
         fti_block *block = &e->kv_blocks[2 * i];
-        FTI_TRY(allocate_block(e, tokens * kv->kv_heads * kv->key_dim * element, "keys", &block[0],
-                               err));
-        FTI_TRY(allocate_block(e, tokens * kv->kv_heads * kv->value_dim * element, "values",
+        FTI_TRY(allocate_block(e, tokens * kv->kv_heads * kv_bytes(e, kv->key_dim), "keys",
+                               &block[0], err));
+        FTI_TRY(allocate_block(e, tokens * kv->kv_heads * kv_bytes(e, kv->value_dim), "values",
                                &block[1], err));
         e->kv[i] = (ftk_kv_view){.struct_size = (uint32_t)sizeof(ftk_kv_view),
                                  .type = e->kv_type,

@@ -419,9 +419,30 @@ static void grouped_products(void **state) {
     }
 }
 
+/* Weight rows that fill panels or end inside one, single rows of activations and every
+ * remainder of those that share a reading, and widths around the pieces of a panel. */
+static void panels_of_every_size(void **state) {
+    (void)state;
+    static const uint32_t fast[] = {FTK_TYPE_Q8_0, FTK_TYPE_Q4_K, FTK_TYPE_Q5_K, FTK_TYPE_Q6_K};
+    static const uint32_t rows[] = {1, 3, 16, 17, 37}, around[] = {256, 768, 4096, 4608};
+    uint32_t inputs = 1;
+    for (size_t t = 0; t < COUNT(block_types); t++) {
+        bool wanted = false;
+        for (size_t i = 0; i < COUNT(fast); i++) wanted |= block_types[t].type == fast[i];
+        for (size_t i = 0; wanted && i < COUNT(rows) * COUNT(around); i++) {
+            problem p = problem_new(&block_types[t], rows[i % COUNT(rows)], around[i / COUNT(rows)],
+                                    inputs, i);
+            check_exact(&p);
+            problem_free(&p);
+            inputs = inputs % 6 + 1;
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exact_products),
+        cmocka_unit_test(panels_of_every_size),
         cmocka_unit_test(float_mode_products),
         cmocka_unit_test(both_modes_agree_roughly),
         cmocka_unit_test(limits),

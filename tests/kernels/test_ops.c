@@ -6,6 +6,7 @@
 #include "blocks.h"
 
 #include "freetoken/device/math.h"
+#include "freetoken/device/quant.h"
 
 static void assert_near(float got, double wanted, double tolerance, const char *what) {
     if (!(fabs((double)got - wanted) <= tolerance))
@@ -350,7 +351,9 @@ typedef struct shape {
 static const shape shapes[] = {
     {FTK_TYPE_F16, 2, 256, 256, 16, 16, 200}, {FTK_TYPE_F32, 2, 64, 64, 16, 8, 130},
     {FTK_TYPE_F16, 1, 72, 40, 8, 3, 70},      {FTK_TYPE_F32, 3, 16, 24, 5, 3, 65},
-    {FTK_TYPE_F16, 1, 32, 32, 64, 20, 1300},
+    {FTK_TYPE_F16, 1, 32, 32, 64, 20, 1300},  {FTK_TYPE_BF16, 2, 64, 48, 16, 10, 130},
+    {FTK_TYPE_BF16, 1, 40, 24, 8, 3, 70},     {FTK_TYPE_Q8_0, 2, 256, 96, 16, 18, 200},
+    {FTK_TYPE_Q8_0, 1, 32, 64, 5, 2, 66},
 };
 
 enum { SEQUENCES = 3, MAX_PAGES = 96 };
@@ -367,8 +370,9 @@ typedef struct world {
     ftk_kv_view view;
 } world;
 
-static size_t element_bytes(const shape *s) {
-    return s->type == FTK_TYPE_F16 ? 2 : 4;
+static size_t cached_bytes(const shape *s, size_t elements) {
+    if (s->type == FTK_TYPE_Q8_0) return elements / 32 * FTK_Q8_0_BYTES;
+    return elements * (s->type == FTK_TYPE_F32 ? 4 : 2);
 }
 
 static void world_init(world *w, const shape *s) {
@@ -380,9 +384,9 @@ static void world_init(world *w, const shape *s) {
     for (uint32_t i = 0; i < total; i++) w->table[i] = (int32_t)((i * 7 + 2) % total);
     if (total % 7 == 0)
         for (uint32_t i = 0; i < total; i++) w->table[i] = (int32_t)(total - 1 - i);
-    size_t slots = (size_t)total * s->page * s->kv_heads * element_bytes(s);
-    w->keys = guarded_new(slots * s->key_dim);
-    w->values = guarded_new(slots * s->value_dim);
+    size_t slots = (size_t)total * s->page * s->kv_heads;
+    w->keys = guarded_new(slots * cached_bytes(s, s->key_dim));
+    w->values = guarded_new(slots * cached_bytes(s, s->value_dim));
     size_t positions = (size_t)SEQUENCES * s->context * s->kv_heads;
     w->k = malloc(positions * s->key_dim * sizeof(float));
     w->v = malloc(positions * s->value_dim * sizeof(float));
@@ -443,9 +447,47 @@ static void append_all(rig *r, world *w) {
     free(v);
 }
 
-/* What the cache keeps of a value. */
-static float kept(const shape *s, float x) {
-    return s->type == FTK_TYPE_F16 ? ftk_f16_to_f32(ftk_f32_to_f16(x)) : x;
+/* Nearest bf16 by arithmetic: what lies above 8 significant bits is a multiple of the step. */
+static float nearest_bf16(float x) {
+    int exponent;
+    if (x == 0.0f) return x;
+    (void)frexpf(x, &exponent);
+    double step = ldexp(1.0, exponent - 8);
+    return (float)(nearbyint((double)x / step) * step);
+}
+
+/* The 32 values that stand together with x[d], and what Q8_0 makes of x[d]. */
+static float nearest_q8_0(const float *x, uint32_t d) {
+    const float *block = x + d / 32 * 32;
+    float max = 0;
+    for (uint32_t i = 0; i < 32; i++) max = fabsf(block[i]) > max ? fabsf(block[i]) : max;
+    float scale = ftk_f16_to_f32(ftk_f32_to_f16(max / 127.0f));
+    volatile float inverse = 1.0f / scale;
+    volatile float scaled = x[d] * inverse;
+    int q = (int)nearbyintf(scaled); /* no -0 */
+    return scale * (float)(q > 127 ? 127 : q < -127 ? -127 : q);
+}
+
+/* What the cache keeps of element d of a vector. */
+static float kept(const shape *s, const float *x, uint32_t d) {
+    switch (s->type) {
+    case FTK_TYPE_F16: return ftk_f16_to_f32(ftk_f32_to_f16(x[d]));
+    case FTK_TYPE_BF16: return nearest_bf16(x[d]);
+    case FTK_TYPE_Q8_0: return nearest_q8_0(x, d);
+    default: return x[d];
+    }
+}
+
+/* Element d of a vector as it lies in the cache. */
+static float cached(const shape *s, const uint8_t *vector, uint32_t d) {
+    const uint8_t *block = vector + d / 32 * FTK_Q8_0_BYTES;
+    float x;
+    switch (s->type) {
+    case FTK_TYPE_F16: return half_at(vector + 2 * (size_t)d);
+    case FTK_TYPE_BF16: return ftk_bf16_to_f32(ftk_load_u16(vector + 2 * (size_t)d));
+    case FTK_TYPE_Q8_0: return half_at(block) * (float)(int8_t)block[2 + d % 32];
+    default: memcpy(&x, vector + 4 * (size_t)d, sizeof x); return x;
+    }
 }
 
 static void check_cache(const world *w) {
@@ -455,12 +497,9 @@ static void check_cache(const world *w) {
         uint32_t q = i / s->kv_heads / s->context;
         uint32_t page = (uint32_t)w->table[q * w->pages + p / s->page];
         size_t slot = (page * s->page + p % s->page) * s->kv_heads + i % s->kv_heads;
-        for (uint32_t d = 0; d < s->key_dim; d++) {
-            const uint8_t *at = (uint8_t *)w->keys.data +
-                                (slot * s->key_dim + d) * element_bytes(s);
-            float got = s->type == FTK_TYPE_F16 ? half_at(at) : *(const float *)(const void *)at;
-            assert_true(same_float(got, kept(s, w->k[(size_t)i * s->key_dim + d])));
-        }
+        const uint8_t *at = (uint8_t *)w->keys.data + slot * cached_bytes(s, s->key_dim);
+        for (uint32_t d = 0; d < s->key_dim; d++)
+            assert_true(same_float(cached(s, at, d), kept(s, w->k + (size_t)i * s->key_dim, d)));
     }
 }
 
@@ -473,7 +512,7 @@ static void ref_attention(const world *w, const float *q, uint32_t sequence, uin
     float sum = 0;
     for (uint32_t i = 0; i <= position; i++) {
         size_t at = ((size_t)sequence * s->context + i) * s->kv_heads + kv_head;
-        for (uint32_t d = 0; d < s->key_dim; d++) key[d] = kept(s, w->k[at * s->key_dim + d]);
+        for (uint32_t d = 0; d < s->key_dim; d++) key[d] = kept(s, w->k + at * s->key_dim, d);
         p[i] = scale * ref_lanes(q, key, s->key_dim);
         max = p[i] > max ? p[i] : max;
     }
@@ -489,7 +528,7 @@ static void ref_attention(const world *w, const float *q, uint32_t sequence, uin
             float part = 0;
             for (uint32_t i = b; i <= position && i < b + 64; i++) {
                 size_t at = ((size_t)sequence * s->context + i) * s->kv_heads + kv_head;
-                part = fmaf(p[i], kept(s, w->v[at * s->value_dim + d]), part);
+                part = fmaf(p[i], kept(s, w->v + at * s->value_dim, d), part);
             }
             total += part;
         }
@@ -508,10 +547,10 @@ static double exact_attention(const world *w, const float *q, uint32_t sequence,
         size_t at = ((size_t)sequence * s->context + i) * s->kv_heads + kv_head;
         double dot = 0;
         for (uint32_t k = 0; k < s->key_dim; k++)
-            dot += (double)q[k] * (double)kept(s, w->k[at * s->key_dim + k]);
+            dot += (double)q[k] * (double)kept(s, w->k + at * s->key_dim, k);
         double p = exp(scale * dot);
         sum += p;
-        o += p * (double)kept(s, w->v[at * s->value_dim + d]);
+        o += p * (double)kept(s, w->v + at * s->value_dim, d);
     }
     return o / sum;
 }
@@ -587,7 +626,7 @@ static void attention_refuses(void **state) {
     ftk_step step = step_of(&w, &zero, &zero, 1);
     const ftk_op_attention good = {&step, &w.view, x, x, 64, 16, 80, 3, 1};
     ftk_kv_view views[4] = {w.view, w.view, w.view, w.view};
-    views[0].type = FTK_TYPE_BF16;
+    views[0].type = FTK_TYPE_Q4_0;
     views[1].key_dim = 513;
     views[2].page_tokens = 0;
     views[3].keys = NULL;

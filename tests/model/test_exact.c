@@ -5,6 +5,7 @@
  */
 #include "support/engine_fixture.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -137,6 +138,55 @@ static void reference_kernels(void **state) {
                  "reference kernels");
 }
 
+/* ---- types of the KV cache ---- */
+
+#define KV_TOKENS ((size_t)40)
+
+static float *logits_with(const char *kv_type, const char *kernels, uint32_t chunk) {
+    const char *const settings[] = {"memory.kv_type", kv_type, "backend.kernels", kernels, NULL};
+    ftk_engine *engine = fixture_open(DEMO_MODEL, settings);
+    expected e = {.reference = strcmp(kernels, "reference") == 0};
+    fti_stream_counts before = counts_now(engine);
+    float *logits = fixture_logits(engine, ref.ids, KV_TOKENS, chunk);
+    expect_ran(engine, &e, &before, KV_TOKENS, chunk);
+    ftk_engine_close(engine);
+    return logits;
+}
+
+/* Root of the mean square difference from what the default type gives. */
+static double away_from_default(const float *logits) {
+    double sum = 0.0;
+    size_t n = KV_TOKENS * ref.vocabulary;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)logits[i] - (double)ref.logits[i];
+        sum += d * d;
+    }
+    return sqrt(sum / (double)n);
+}
+
+/* Each type has bits of its own, and they depend on nothing else; being near the default
+ * says that what is kept is what was computed. */
+static void types_of_the_cache(void **state) {
+    (void)state;
+    static const struct {
+        const char *type;
+        double near;
+    } types[] = {{"f16", 0.0}, {"f32", 0.2}, {"bf16", 0.2}, {"q8_0", 0.2}};
+    for (size_t t = 0; t < FTI_COUNT(types); t++) {
+        float *plain = logits_with(types[t].type, "reference", KV_TOKENS);
+        double away = away_from_default(plain);
+        print_message("cache %s: logits are %.3g (RMS) from the default's\n", types[t].type, away);
+        assert_true(away <= types[t].near);
+        assert_true((away == 0.0) == (types[t].near == 0.0));
+        for (uint32_t chunk = 1; chunk <= 9; chunk += 8) {
+            float *fast = logits_with(types[t].type, "auto", chunk);
+            assert_memory_equal(fast, plain, KV_TOKENS * ref.vocabulary * sizeof *fast);
+            free(fast);
+        }
+        free(plain);
+    }
+}
+
 /* ---- generated tokens ---- */
 
 static ftk_generate_result generate(ftk_engine *engine, uint32_t chunk, uint32_t tokens,
@@ -203,10 +253,15 @@ static void seeds_decide_sampling(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompt_cut_anywhere),   cmocka_unit_test(prompt_of_every_length),
-        cmocka_unit_test(any_number_of_threads), cmocka_unit_test(graphs_on_and_off),
-        cmocka_unit_test(reference_kernels),     cmocka_unit_test(generated_tokens_equal_a_prompt),
-        cmocka_unit_test(repeated_requests),     cmocka_unit_test(seeds_decide_sampling),
+        cmocka_unit_test(prompt_cut_anywhere),
+        cmocka_unit_test(prompt_of_every_length),
+        cmocka_unit_test(any_number_of_threads),
+        cmocka_unit_test(graphs_on_and_off),
+        cmocka_unit_test(types_of_the_cache),
+        cmocka_unit_test(reference_kernels),
+        cmocka_unit_test(generated_tokens_equal_a_prompt),
+        cmocka_unit_test(repeated_requests),
+        cmocka_unit_test(seeds_decide_sampling),
     };
     return cmocka_run_group_tests_name("test_exact", tests, make_reference, drop_reference);
 }

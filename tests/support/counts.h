@@ -16,9 +16,13 @@ static inline fti_stream_counts counts_now(const ftk_engine *engine) {
     return counts;
 }
 
-static inline bool counts_vector_machine(const ftk_engine *engine) {
+static inline bool counts_has(const ftk_engine *engine, const char *capability) {
     int64_t value;
-    return engine->backend->ops->capability(engine->backend, fti_str("cpu.avx2"), &value) == FTK_OK;
+    return engine->backend->ops->capability(engine->backend, fti_str(capability), &value) == FTK_OK;
+}
+
+static inline bool counts_vector_machine(const ftk_engine *engine) {
+    return counts_has(engine, "cpu.avx2");
 }
 
 /* The variants chosen of the provider's operations all end in `suffix`. */
@@ -37,7 +41,8 @@ static inline void counts_expect_variants(const ftk_engine *engine, const char *
     }
 }
 
-/* All operators since `before` ran by the reference kernels, or none did. */
+/* All operators since `before` ran by the reference kernels, or all by those of the widest
+ * instruction set that the engine may use. */
 static inline void counts_expect_kernels(const ftk_engine *engine, const fti_stream_counts *before,
                                          bool reference) {
     fti_stream_counts now = counts_now(engine);
@@ -47,6 +52,8 @@ static inline void counts_expect_kernels(const ftk_engine *engine, const fti_str
             "%llu operators ran by reference kernels and %llu by vector ones, wanted all by %s",
             (unsigned long long)plain, (unsigned long long)vector,
             reference ? "the reference" : "vector kernels");
+    bool widest = !reference && counts_has(engine, "cpu.avx512_vnni");
+    assert_int_equal(now.avx512 - before->avx512, widest ? vector : 0);
     assert_true(now.provider > before->provider);
     counts_expect_variants(engine, reference ? "_reference" : "_avx2");
 }

@@ -44,6 +44,7 @@ typedef enum {
     RESERVE,
     HOST,
     KV_TOKENS,
+    KV_TYPE,
     LADDER,
     MAX_RUNNING,
     PREFILL,
@@ -67,6 +68,7 @@ static const char *const scalar_keys[SCALARS] = {
     [RESERVE] = "memory.reserve",
     [HOST] = "memory.host",
     [KV_TOKENS] = "memory.kv_tokens",
+    [KV_TYPE] = "memory.kv_type",
     [LADDER] = "memory.ladder",
     [MAX_RUNNING] = "scheduler.max_running",
     [PREFILL] = "scheduler.prefill_tokens",
@@ -105,6 +107,7 @@ static void get_scalars(const ftk_config *c, uint64_t values[SCALARS]) {
     values[RESERVE] = c->memory_reserve;
     values[HOST] = c->memory_host;
     values[KV_TOKENS] = c->kv_tokens;
+    values[KV_TYPE] = c->kv_type;
     values[LADDER] = c->ladder;
     values[MAX_RUNNING] = c->max_running;
     values[PREFILL] = c->prefill_tokens;
@@ -214,6 +217,12 @@ static const value_case value_cases[] = {
     GOOD(KV_TOKENS, "16777216", 16777216),
     BAD(KV_TOKENS, "16777217"),
     BAD(KV_TOKENS, "auto"),
+    GOOD(KV_TYPE, "auto", FTI_KV_AUTO),
+    GOOD(KV_TYPE, "f16", FTI_KV_F16),
+    GOOD(KV_TYPE, "bf16", FTI_KV_BF16),
+    GOOD(KV_TYPE, "q8_0", FTI_KV_Q8_0),
+    GOOD(KV_TYPE, "f32", FTI_KV_F32),
+    BAD(KV_TYPE, "q4_0"),
     GOOD(LADDER, "on", FTI_ON),
     BAD(LADDER, "none"),
     BAD(MAX_RUNNING, "0"),

@@ -106,4 +106,11 @@ FTK_DEVICE_FN float ftk_bf16_to_f32(uint16_t h) {
     return ftk_f32_from_bits((uint32_t)h << 16);
 }
 
+/* Nearest, ties to even; overflow gives infinity, NaN gives 0x7fc0 with its sign. */
+FTK_DEVICE_FN uint16_t ftk_f32_to_bf16(float f) {
+    uint32_t bits = ftk_f32_bits(f);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((bits >> 16 & 0x8000u) | 0x7fc0u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
 #endif

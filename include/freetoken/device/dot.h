@@ -68,6 +68,28 @@ FTK_DEVICE_FN float ftk_quantize(const float *x, uint32_t n, int8_t *q) {
     return d;
 }
 
+/* A block of Q8_0 out of 32 values, as caches keep them: d = f16(max / 127), bytes are the
+ * nearest of x / d, at most 127. The product of both is exact in f32. Infinity or NaN
+ * anywhere gives a NaN scale. */
+FTK_DEVICE_FN void ftk_q8_0_encode(const float *x, uint8_t *block) {
+    uint32_t max = 0;
+    for (uint32_t i = 0; i < 32; i++) {
+        uint32_t m = ftk_f32_bits(x[i]) & 0x7fffffffu;
+        max = m > max ? m : max;
+    }
+    uint16_t half = max >= 0x7f800000u ? 0x7e00u : ftk_f32_to_f16(ftk_f32_from_bits(max) / 127.0f);
+    float d = ftk_f16_to_f32(half);
+    float r = max < 0x7f800000u && half ? 1.0f / d : 0.0f;
+    memcpy(block, &half, sizeof half);
+    for (uint32_t i = 0; i < 32; i++) {
+        float v = max < 0x7f800000u ? ftk_round_small(x[i] * r) : 0.0f;
+        v = v > 127.0f ? 127.0f : v;
+        v = v < -127.0f ? -127.0f : v;
+        int8_t q = (int8_t)(int)v;
+        memcpy(block + 2 + i, &q, 1);
+    }
+}
+
 FTK_DEVICE_FN void ftk_quantize_a32(const float *x, uint64_t cols, uint8_t *part) {
     int8_t *q = (int8_t *)part;
     for (uint64_t b = 0; b < cols / 32; b++) {

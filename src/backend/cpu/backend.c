@@ -148,39 +148,38 @@ static bool in_table(const fti_cpu_kernels *table, ftk_cpu_kernel function) {
     return false;
 }
 
-static bool in_vector_table(ftk_cpu_kernel function) {
+/* Tables of kernels, the one to be preferred first; the last needs nothing. */
+static const struct {
+    const fti_cpu_kernels *kernels;
+    uint32_t needs;
+} tables[] = {
 #if defined(__x86_64__)
-    return in_table(&fti_cpu_kernels_avx2, function);
-#else
-    (void)function;
-    return false;
+    {&fti_cpu_kernels_vnni, FTI_CPU_MASK_AVX2 | FTI_CPU_MASK_AVX512F | FTI_CPU_MASK_AVX512_VNNI},
+    {&fti_cpu_kernels_avx2, FTI_CPU_MASK_AVX2},
 #endif
-}
-
-static bool embeds(ftk_cpu_kernel function) {
-#if defined(__x86_64__)
-    if (function == fti_cpu_kernels_avx2.embed) return true;
-#endif
-    return function == fti_cpu_kernels_c.embed;
-}
+    {&fti_cpu_kernels_c, 0},
+};
 
 void fti_cpu_count(fti_stream_counts *counts, ftk_cpu_kernel function, uint64_t items) {
-    if (in_vector_table(function)) {
-        counts->vector++;
-    } else if (in_table(&fti_cpu_kernels_c, function)) {
-        counts->reference++;
-    } else {
+    size_t i = 0;
+    if (function == fti_cpu_scale) return; /* the same for every instruction set */
+    while (i < FTI_COUNT(tables) && !in_table(tables[i].kernels, function)) i++;
+    if (i == FTI_COUNT(tables)) {
         counts->provider++;
+        return;
     }
-    if (embeds(function)) counts->rows[items < FTI_COUNTED_ROWS ? items : FTI_COUNTED_ROWS]++;
+    if (tables[i].needs == 0) counts->reference++;
+    if (tables[i].needs != 0) counts->vector++;
+    if (tables[i].needs & FTI_CPU_MASK_AVX512F) counts->avx512++;
+    if (function == tables[i].kernels->embed)
+        counts->rows[items < FTI_COUNTED_ROWS ? items : FTI_COUNTED_ROWS]++;
 }
 
 static void choose_kernels(fti_cpu_backend *backend) {
-    backend->kernels = fti_cpu_kernels_c;
-#if defined(__x86_64__)
-    if (fti_cpu_features() & backend->kernel_mask & FTI_CPU_MASK_AVX2)
-        backend->kernels = fti_cpu_kernels_avx2;
-#endif
+    uint32_t usable = fti_cpu_features() & backend->kernel_mask;
+    size_t i = 0;
+    while (tables[i].needs & ~usable) i++;
+    backend->kernels = *tables[i].kernels;
 }
 
 static ftk_status choose_threads(uint32_t asked, uint32_t *threads, ftk_error *err) {

@@ -65,6 +65,10 @@ ftk_status fti_cpu_graph_launch(ftk_stream *stream, fti_graph *graph);
 void fti_cpu_graph_destroy(fti_graph *graph);
 uint64_t fti_cpu_graph_nodes(const fti_graph *graph);
 
+/* ---- scale.c ---- */
+
+void fti_cpu_scale(const void *args, uint64_t begin, uint64_t end); /* ftk_op_scale; item: row */
+
 /* ---- operators.c ---- */
 
 extern const ftk_if_operators fti_cpu_operators;
@@ -74,6 +78,10 @@ extern const ftk_if_kernels fti_cpu_launcher;
 
 uint32_t fti_cpu_threads_allowed(void);
 uint64_t fti_cpu_memory_available(void);
+/* What cgroups grant at most: thousandths of a processor, and bytes; UINT64_MAX: no
+ * limit, though version 1 states one beyond all memory instead. */
+uint64_t fti_cpu_quota(void);
+uint64_t fti_cpu_memory_limit(void);
 /* FTI_CPU_MASK_ bits of the features this CPU has. */
 uint32_t fti_cpu_features(void);
 

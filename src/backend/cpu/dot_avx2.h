@@ -12,10 +12,7 @@
 #ifndef FTI_CPU_DOT_AVX2_H
 #define FTI_CPU_DOT_AVX2_H
 
-#include <immintrin.h>
-
-#include "backend/cpu/kernels.h"
-#include "freetoken/device/dot.h"
+#include "backend/cpu/dot_single.h"
 
 /* Four rows of one K-quant group: value = d * scale * (q - bias) - dmin * min. */
 typedef struct k_panel {
@@ -187,8 +184,8 @@ static inline void shared_whole(const k_panel *p, uint32_t r, const int8_t *cons
 
 /* Adds the terms of an unpacked panel of group u for SHARED_ROWS rows of activations;
  * `in` may name a row more than once, but only the first `count` are added. */
-static inline void add_shared(const k_panel *p, const fti_cpu_matrix *m, uint32_t u,
-                              const uint8_t *const *in, uint32_t count, float (*acc)[PANEL_ROWS]) {
+INLINE void add_shared(uint32_t type, const k_panel *p, const fti_cpu_matrix *m, uint32_t u,
+                       const uint8_t *const *in, uint32_t count, float (*acc)[PANEL_ROWS]) {
     size_t scales = m->cols, sums_at = scales + (size_t)(m->cols / 256) * 4;
     const int8_t *a[SHARED_ROWS];
     k_sums x[SHARED_ROWS];
@@ -200,7 +197,7 @@ static inline void add_shared(const k_panel *p, const fti_cpu_matrix *m, uint32_
         memcpy(&d_a, in[n] + scales + 4 * (size_t)u, sizeof d_a);
         for (uint32_t r = 0; r < PANEL_ROWS; r++)
             x[n].offset[r] = _mm256_madd_epi16(load(p->sums[r]), sums);
-        __m128 term = k_join(&x[n], m->type, p->d, p->dmin, d_a);
+        __m128 term = k_join(&x[n], type, p->d, p->dmin, d_a);
         _mm_storeu_ps(acc[n], _mm_add_ps(_mm_loadu_ps(acc[n]), term));
     }
 }
@@ -253,64 +250,32 @@ static inline __m256i half_q6_k(const uint8_t *block, uint32_t h, const int8_t *
     return _mm256_add_epi32(left, right);
 }
 
-static inline void single_k(uint32_t type, const uint8_t *block, const int8_t *a, __m256i sums,
-                            __m256i *whole, __m256i *offset, float *d, float *dmin) {
+INLINE void single_block(uint32_t type, const uint8_t *block, const int8_t *a, __m256i sums,
+                         __m256i *whole, __m256i *offset) {
     if (type == FTK_TYPE_Q6_K) {
         __m256i s = _mm256_cvtepi8_epi16(
             _mm_loadu_si128((const __m128i *)(const void *)(block + 192)));
         *whole = _mm256_add_epi32(half_q6_k(block, 0, a, _mm256_permute4x64_epi64(s, 0x44)),
                                   half_q6_k(block, 1, a + 128, _mm256_permute4x64_epi64(s, 0xEE)));
         *offset = _mm256_madd_epi16(s, sums);
-        *d = half_at(block + 208);
-        *dmin = 0.0f;
         return;
     }
     __m256i scales, minima;
     read_scales(block, &scales, &minima);
     *whole = type == FTK_TYPE_Q4_K ? whole_q4_k(block, a, scales) : whole_q5_k(block, a, scales);
     *offset = _mm256_madd_epi16(minima, sums);
-    *d = half_at(block);
-    *dmin = half_at(block + 2);
 }
 
-/* A panel's rows lie one after the other and are read four at a time, a pattern that the
- * processor does not foresee: ask for the same place of the next panel. */
-static inline void prefetch(const uint8_t *p, uint32_t bytes) {
-    for (uint32_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
-}
-
-/* `type` and `bytes` are constants where this is called, so each type gets a loop of its own. */
-static inline __attribute__((always_inline)) void dot_single_k(uint32_t type, uint32_t bytes,
-                                                               const fti_cpu_matrix *m,
-                                                               const uint8_t *const *rows,
-                                                               const uint8_t *in, float *acc) {
-    uint32_t groups = m->cols / 256;
-    size_t scales = m->cols, sums_at = scales + (size_t)groups * 4;
-    __m128 total = _mm_loadu_ps(acc);
-    for (uint32_t u = 0; u < groups; u++) {
-        k_sums x;
-        float d[PANEL_ROWS], dmin[PANEL_ROWS], d_a;
-        const int8_t *a = (const int8_t *)in + 256 * (size_t)u;
-        __m256i sums = load(in + sums_at + 32 * (size_t)u);
-        memcpy(&d_a, in + scales + 4 * (size_t)u, sizeof d_a);
-        for (uint32_t r = 0; r < PANEL_ROWS; r++) {
-            const uint8_t *block = rows[r] + (size_t)u * bytes;
-            prefetch(block + PANEL_ROWS * m->row_bytes, bytes);
-            single_k(type, block, a, sums, &x.whole[r], &x.offset[r], &d[r], &dmin[r]);
-        }
-        total = _mm_add_ps(total, k_join(&x, type, d, dmin, d_a));
-    }
-    _mm_storeu_ps(acc, total);
-}
-
-static void dot_single(const fti_cpu_matrix *m, const uint8_t *const *rows, const uint8_t *in,
-                       float *acc) {
-    if (m->type == FTK_TYPE_Q4_K)
-        dot_single_k(FTK_TYPE_Q4_K, FTK_Q4_K_BYTES, m, rows, in, acc);
-    else if (m->type == FTK_TYPE_Q5_K)
-        dot_single_k(FTK_TYPE_Q5_K, FTK_Q5_K_BYTES, m, rows, in, acc);
-    else
-        dot_single_k(FTK_TYPE_Q6_K, FTK_Q6_K_BYTES, m, rows, in, acc);
+INLINE __m128 single_blocks(uint32_t type, const uint8_t *const *block, const int8_t *const *a,
+                            const uint8_t *const *sums) {
+    __m256i whole[4], offset[4];
+#pragma GCC unroll 4
+    for (uint32_t k = 0; k < 4; k++)
+        single_block(type, block[k], a[k], load(sums[k]), &whole[k], &offset[k]);
+    __m128i all = fold4(whole[0], whole[1], whole[2], whole[3]);
+    __m128i off = fold4(offset[0], offset[1], offset[2], offset[3]);
+    if (type == FTK_TYPE_Q6_K) all = _mm_sub_epi32(all, _mm_slli_epi32(off, 5));
+    return join_blocks(type, block, all, off);
 }
 
 /* ---- K-quants, any number of rows of activations ---- */
@@ -324,30 +289,34 @@ static void unpack_k(uint32_t type, const uint8_t *block, k_panel *p, uint32_t r
         unpack_q6_k(block, p, r);
 }
 
-/* acc[n] += terms, group after group. t->in[n] is a row in A256. */
-static void dot_panel_k(const fti_cpu_matrix *m, const uint8_t *const *rows, const tile *t,
-                        panel_sums acc) {
-    uint32_t bytes = m->type == FTK_TYPE_Q4_K   ? FTK_Q4_K_BYTES
-                     : m->type == FTK_TYPE_Q5_K ? FTK_Q5_K_BYTES
-                                                : FTK_Q6_K_BYTES;
+INLINE void panel_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const *rows,
+                    uint32_t row_count, const tile *t, panel_sums acc) {
     k_panel p;
     if (t->count == 1) {
-        dot_single(m, rows, t->in[0], acc[0]);
+        single_k(type, m, rows, row_count, t->in[0], acc[0]);
         return;
     }
     for (uint32_t u = 0; u < m->cols / 256; u++) {
-        for (uint32_t r = 0; r < PANEL_ROWS; r++) {
-            const uint8_t *block = rows[r] + (size_t)u * bytes;
-            prefetch(block + PANEL_ROWS * m->row_bytes, bytes);
-            unpack_k(m->type, block, &p, r);
-        }
+        for (uint32_t r = 0; r < PANEL_ROWS; r++)
+            unpack_k(type, rows[r] + (size_t)u * k_bytes(type), &p, r);
         for (uint32_t n = 0; n < t->count; n += SHARED_ROWS) {
             const uint8_t *in[SHARED_ROWS];
             uint32_t count = t->count - n < SHARED_ROWS ? t->count - n : SHARED_ROWS;
             for (uint32_t i = 0; i < SHARED_ROWS; i++) in[i] = t->in[n + (i < count ? i : 0)];
-            add_shared(&p, m, u, in, count, acc + n);
+            add_shared(type, &p, m, u, in, count, acc + n);
         }
     }
+}
+
+/* acc[n] += terms, group after group. t->in[n] is a row in A256. */
+static void dot_panel_k(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t row_count,
+                        const tile *t, panel_sums acc) {
+    if (m->type == FTK_TYPE_Q4_K)
+        panel_k(FTK_TYPE_Q4_K, m, rows, row_count, t, acc);
+    else if (m->type == FTK_TYPE_Q5_K)
+        panel_k(FTK_TYPE_Q5_K, m, rows, row_count, t, acc);
+    else
+        panel_k(FTK_TYPE_Q6_K, m, rows, row_count, t, acc);
 }
 
 /* ---- Q8_0 ---- */
@@ -387,9 +356,7 @@ static inline __m128 q8_join(__m128i low, __m128i high, __m256 d_w, __m256 d_a) 
 }
 
 /* Pairs of one row whose leaves lie `stride` bytes apart. `a` and `d_a` have eight leaves. */
-static inline __attribute__((always_inline)) __m128 q8_pairs(const int8_t *w, uint32_t stride,
-                                                             __m256 d_w, const int8_t *a,
-                                                             __m256 d_a) {
+INLINE __m128 q8_pairs(const int8_t *w, uint32_t stride, __m256 d_w, const int8_t *a, __m256 d_a) {
     __m128i low = fold4(leaf(w, a), leaf(w + stride, a + 32), leaf(w + 2 * stride, a + 64),
                         leaf(w + 3 * stride, a + 96));
     w += 4 * stride;
@@ -398,37 +365,17 @@ static inline __attribute__((always_inline)) __m128 q8_pairs(const int8_t *w, ui
     return q8_join(low, high, d_w, d_a);
 }
 
-/* Scales of eight consecutive blocks. */
-static inline __m256 q8_scales(const uint8_t *block) {
+INLINE __m128 single_leaves(const uint8_t *block, const q8_inputs *in) {
     const uint32_t b = FTK_Q8_0_BYTES;
-    __m128i d = _mm_set_epi16(
-        (short)ftk_load_u16(block + 7 * b), (short)ftk_load_u16(block + 6 * b),
-        (short)ftk_load_u16(block + 5 * b), (short)ftk_load_u16(block + 4 * b),
-        (short)ftk_load_u16(block + 3 * b), (short)ftk_load_u16(block + 2 * b),
-        (short)ftk_load_u16(block + b), (short)ftk_load_u16(block));
-    return _mm256_cvtph_ps(d);
-}
-
-static inline __m128 q8_sum(__m128 p0, __m128 p1, __m128 p2, __m128 p3) {
-    _MM_TRANSPOSE4_PS(p0, p1, p2, p3);
-    return _mm_add_ps(_mm_add_ps(_mm_add_ps(p0, p1), p2), p3);
-}
-
-/* Terms of four rows for a single row of activations, read where they lie. */
-static inline __m128 q8_single(const uint8_t *const *rows, size_t at, const int8_t *a, __m256 d_a) {
-    __m128 p[PANEL_ROWS];
-    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
-        const uint8_t *block = rows[r] + at;
-        p[r] = q8_pairs((const int8_t *)block + 2, FTK_Q8_0_BYTES, q8_scales(block), a, d_a);
-    }
-    return q8_sum(p[0], p[1], p[2], p[3]);
+    __m256 d = _mm256_set_m128(read_halves(block + 4 * (size_t)b, b), read_halves(block, b));
+    return q8_pairs((const int8_t *)block + 2, b, d, in->a, _mm256_loadu_ps(in->d));
 }
 
 static inline __m128 q8_terms(const q8_panel *p, const int8_t *a, __m256 d_a) {
     __m128 x[PANEL_ROWS];
     for (uint32_t r = 0; r < PANEL_ROWS; r++)
         x[r] = q8_pairs(p->w[r], 32, _mm256_load_ps(p->d[r]), a, d_a);
-    return q8_sum(x[0], x[1], x[2], x[3]);
+    return sum_pairs(x[0], x[1], x[2], x[3]);
 }
 
 /* The activations of a group with fewer than eight leaves, filled up with zeros. */
@@ -443,17 +390,6 @@ static void fill_tail(const int8_t *a, const float *d, uint32_t blocks, q8_tail 
     memcpy(tail->d, d, blocks * sizeof *d);
 }
 
-/* A whole group for a single row of activations. */
-static void add_single_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t first,
-                            const uint8_t *in, float *acc) {
-    size_t at = (size_t)(first / 32) * FTK_Q8_0_BYTES;
-    for (uint32_t r = 0; r < PANEL_ROWS; r++)
-        prefetch(rows[r] + at + PANEL_ROWS * m->row_bytes, 8 * FTK_Q8_0_BYTES);
-    const float *d = (const float *)(const void *)(in + m->cols) + first / 32;
-    __m128 term = q8_single(rows, at, (const int8_t *)in + first, _mm256_loadu_ps(d));
-    _mm_storeu_ps(acc, _mm_add_ps(_mm_loadu_ps(acc), term));
-}
-
 /* A group of `blocks` leaves for every row of a tile. */
 static void add_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t first,
                            uint32_t blocks, const tile *t, panel_sums acc) {
@@ -461,7 +397,6 @@ static void add_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, 
     q8_tail tail;
     for (uint32_t r = 0; r < PANEL_ROWS; r++) {
         const uint8_t *data = rows[r] + (size_t)(first / 32) * FTK_Q8_0_BYTES;
-        prefetch(data + PANEL_ROWS * m->row_bytes, blocks * FTK_Q8_0_BYTES);
         unpack_q8_0(data, blocks, &p, r);
     }
     for (uint32_t n = 0; n < t->count; n++) {
@@ -477,14 +412,32 @@ static void add_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, 
     }
 }
 
-static void dot_panel_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, const tile *t,
-                           panel_sums acc) {
-    for (uint32_t first = 0; first < m->cols; first += 256) {
+/* Whole groups for a single row of activations. */
+static void single_groups_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows,
+                               uint32_t row_count, const uint8_t *in, float *acc) {
+    uint32_t groups = m->cols / 256;
+    for (uint32_t u = 0; u < groups; u += PIECE_GROUPS) {
+        q8_inputs inputs[PIECE_GROUPS];
+        uint32_t count = groups - u < PIECE_GROUPS ? groups - u : PIECE_GROUPS;
+        for (uint32_t i = 0; i < count; i++) {
+            const uint8_t *d = in + m->cols + 32 * (size_t)(u + i);
+            inputs[i].a = (const int8_t *)in + 256 * (size_t)(u + i);
+            inputs[i].d = (const float *)(const void *)d;
+        }
+        single_q8_0(rows, row_count, u, count, inputs, acc);
+    }
+}
+
+static void dot_panel_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t row_count,
+                           const tile *t, panel_sums acc) {
+    uint32_t first = 0;
+    if (t->count == 1) {
+        single_groups_q8_0(m, rows, row_count, t->in[0], acc[0]);
+        first = m->cols / 256 * 256;
+    }
+    for (; first < m->cols; first += 256) {
         uint32_t blocks = m->cols - first < 256 ? (m->cols - first) / 32 : 8;
-        if (t->count == 1 && blocks == 8)
-            add_single_q8_0(m, rows, first, t->in[0], acc[0]);
-        else
-            add_group_q8_0(m, rows, first, blocks, t, acc);
+        add_group_q8_0(m, rows, first, blocks, t, acc);
     }
 }
 

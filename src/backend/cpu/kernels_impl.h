@@ -4,16 +4,22 @@
  * that of device/dot.h and device/math.h; this file adds the loops around it:
  * weights are decoded once and used for up to ROW_TILE rows of activations.
  * A file that defines FTI_CPU_FAST_DOT brings its own dot_panel_k (Q4_K, Q5_K, Q6_K)
- * and dot_panel_q8_0, in a header that it names there; the other types take the
- * path below everywhere.
+ * and dot_panel_q8_0, in a header that it names there, and may set PANEL_ROWS; the other
+ * types take the path below everywhere. FTI_CPU_LANES names the sixteen lanes of an
+ * instruction set, for attention and the conversion of halves.
  */
 #include "backend/cpu/kernels.h"
 
 #include "freetoken/device/dot.h"
 #include "freetoken/device/math.h"
 
-#define ROW_TILE   64u /* rows of activations for one reading of a weight */
-#define PANEL_ROWS 4u  /* weight rows that a dot product takes at a time */
+#define ROW_TILE 64u /* rows of activations for one reading of a weight */
+#ifndef PANEL_ROWS
+#define PANEL_ROWS 4u /* weight rows that a dot product takes at a time */
+#endif
+
+/* For what must be compiled anew for each constant that it is called with. */
+#define INLINE static inline __attribute__((always_inline))
 
 /* ---- decoding ------------------------------------------------------------- */
 
@@ -200,8 +206,10 @@ static void dot_panel_plain(const fti_cpu_matrix *m, const uint8_t *const *rows,
     }
 }
 
-/* A faster one for a whole panel, NULL where this compilation has none. */
-typedef void (*fast_dot)(const fti_cpu_matrix *, const uint8_t *const *, const tile *, panel_sums);
+/* A faster one for a panel, NULL where this compilation has none. All rows of the panel may
+ * be read and have results, as many as are wanted must. */
+typedef void (*fast_dot)(const fti_cpu_matrix *, const uint8_t *const *, uint32_t, const tile *,
+                         panel_sums);
 
 #ifdef FTI_CPU_FAST_DOT
 #include FTI_CPU_FAST_DOT
@@ -243,7 +251,7 @@ static void dot_panel(const fti_cpu_matrix *m, bool as_float, const uint8_t *con
     if (as_float) {
         for (uint32_t r = 0; r < row_count; r++) dot_float(m, rows[r], t, r, acc);
     } else if (fast) {
-        fast(m, rows, t, acc);
+        fast(m, rows, row_count, t, acc);
     } else {
         dot_panel_plain(m, rows, row_count, t, acc);
     }
@@ -466,20 +474,44 @@ static uint64_t cache_vector(const fti_cpu_cache *c, uint64_t sequence, uint32_t
     return (page * c->page_tokens + p % c->page_tokens) * c->kv_heads;
 }
 
-static void store_vector(uint32_t type, void *base, uint64_t at, const float *x, uint32_t n) {
-    if (type == FTK_TYPE_F32) {
-        memcpy((float *)base + at, x, n * sizeof *x);
-    } else {
-        uint16_t *out = (uint16_t *)base + at;
-        for (uint32_t i = 0; i < n; i++) out[i] = ftk_f32_to_f16(x[i]);
+static uint64_t vector_bytes(uint32_t type, uint64_t n) {
+    if (type == FTK_TYPE_Q8_0) return n / 32 * FTK_Q8_0_BYTES;
+    return n * (type == FTK_TYPE_F32 ? 4 : 2);
+}
+
+static void store_vector(uint32_t type, uint8_t *out, const float *x, uint32_t n) {
+    uint16_t *half = (uint16_t *)(void *)out;
+    switch (type) {
+    case FTK_TYPE_F32: memcpy(out, x, n * sizeof *x); break;
+    case FTK_TYPE_F16:
+        for (uint32_t i = 0; i < n; i++) half[i] = ftk_f32_to_f16(x[i]);
+        break;
+    case FTK_TYPE_BF16:
+        for (uint32_t i = 0; i < n; i++) half[i] = ftk_f32_to_bf16(x[i]);
+        break;
+    default:
+        for (uint32_t i = 0; i < n; i += 32)
+            ftk_q8_0_encode(x + i, out + (size_t)(i / 32) * FTK_Q8_0_BYTES);
     }
 }
 
-static const float *load_vector(uint32_t type, const void *base, uint64_t at, uint32_t n,
-                                float *buffer) {
-    if (type == FTK_TYPE_F32) return (const float *)base + at;
-    const uint16_t *in = (const uint16_t *)base + at;
-    for (uint32_t i = 0; i < n; i++) buffer[i] = ftk_f16_to_f32(in[i]);
+static const float *load_vector(uint32_t type, const uint8_t *in, uint32_t n, float *buffer) {
+    const uint16_t *half = (const uint16_t *)(const void *)in;
+    ftk_leaf leaf;
+    switch (type) {
+    case FTK_TYPE_F32: return (const float *)(const void *)in;
+    case FTK_TYPE_F16:
+        for (uint32_t i = 0; i < n; i++) buffer[i] = ftk_f16_to_f32(half[i]);
+        break;
+    case FTK_TYPE_BF16:
+        for (uint32_t i = 0; i < n; i++) buffer[i] = ftk_bf16_to_f32(half[i]);
+        break;
+    default:
+        for (uint32_t i = 0; i < n; i += 32) {
+            ftk_q8_0_decode(in + (size_t)(i / 32) * FTK_Q8_0_BYTES, &leaf);
+            ftk_leaf_values(&leaf, 0, buffer + i);
+        }
+    }
     return buffer;
 }
 
@@ -490,10 +522,10 @@ static void kv_append(const void *args, uint64_t begin, uint64_t end) {
         int32_t sequence = c->row_sequence[r];
         if (sequence < 0) continue;
         uint64_t at = cache_vector(c, (uint64_t)sequence, (uint32_t)c->positions[r]);
-        store_vector(c->type, c->keys, at * c->key_dim, a->k + r * a->k_stride,
-                     c->kv_heads * c->key_dim);
-        store_vector(c->type, c->values, at * c->value_dim, a->v + r * a->v_stride,
-                     c->kv_heads * c->value_dim);
+        store_vector(c->type, (uint8_t *)c->keys + at * vector_bytes(c->type, c->key_dim),
+                     a->k + r * a->k_stride, c->kv_heads * c->key_dim);
+        store_vector(c->type, (uint8_t *)c->values + at * vector_bytes(c->type, c->value_dim),
+                     a->v + r * a->v_stride, c->kv_heads * c->value_dim);
     }
 }
 
@@ -521,16 +553,65 @@ static uint32_t block_size(const attention_tile *t, uint32_t first) {
     return t->positions - first < BLK ? t->positions - first : BLK;
 }
 
-static void score_positions(const attention_tile *t, uint32_t first, score_block out) {
+static const uint8_t *key_at(const attention_tile *t, uint32_t p) {
+    const fti_cpu_cache *c = &t->a->cache;
+    uint64_t at = cache_vector(c, t->sequence, p) + t->kv_head;
+    return (const uint8_t *)c->keys + at * vector_bytes(c->type, c->key_dim);
+}
+
+static const uint8_t *value_at(const attention_tile *t, uint32_t p) {
+    const fti_cpu_cache *c = &t->a->cache;
+    uint64_t at = cache_vector(c, t->sequence, p) + t->kv_head;
+    return (const uint8_t *)c->values + at * vector_bytes(c->type, c->value_dim);
+}
+
+static void score_plain(const attention_tile *t, uint32_t first, score_block out) {
     const fti_cpu_cache *c = &t->a->cache;
     float buffer[FTI_CPU_MAX_HEAD_DIM];
     uint32_t n = block_size(t, first);
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t at = cache_vector(c, t->sequence, first + i) + t->kv_head;
-        const float *key = load_vector(c->type, c->keys, at * c->key_dim, c->key_dim, buffer);
+        const float *key = load_vector(c->type, key_at(t, first + i), c->key_dim, buffer);
         for (uint32_t h = 0; h < t->heads; h++)
             out[h][i] = t->a->scale * ftk_dot_f32(t->q[h], key, c->key_dim);
     }
+}
+
+/* Adds a block's partial sums of weighted values, each begun at +0, to the totals. */
+static void weigh_plain(attention_tile *t, uint32_t first, score_block s) {
+    const fti_cpu_cache *c = &t->a->cache;
+    float buffer[FTI_CPU_MAX_HEAD_DIM];
+    float part[FTI_CPU_MAX_TILE][FTI_CPU_MAX_HEAD_DIM];
+    uint32_t n = block_size(t, first);
+    for (uint32_t h = 0; h < t->heads; h++) memset(part[h], 0, c->value_dim * sizeof(float));
+    for (uint32_t i = 0; i < n; i++) {
+        const float *v = load_vector(c->type, value_at(t, first + i), c->value_dim, buffer);
+        for (uint32_t h = 0; h < t->heads; h++)
+            for (uint32_t d = 0; d < c->value_dim; d++)
+                part[h][d] = ftk_fma(s[h][i], v[d], part[h][d]);
+    }
+    for (uint32_t h = 0; h < t->heads; h++)
+        for (uint32_t d = 0; d < c->value_dim; d++) t->total[h][d] += part[h][d];
+}
+
+#ifdef FTI_CPU_LANES
+#include FTI_CPU_LANES
+#include "backend/cpu/attention_lanes.h"
+#define IN_LANES(dim, fast) ((dim) % 16 == 0 ? (fast) : NULL)
+#else
+#define IN_LANES(dim, fast) NULL
+#endif
+
+typedef void (*score_block_of)(const attention_tile *, uint32_t, score_block);
+typedef void (*weigh_block_of)(attention_tile *, uint32_t, score_block);
+
+static void score_positions(const attention_tile *t, uint32_t first, score_block out) {
+    score_block_of fast = IN_LANES(t->a->cache.key_dim, score_by_lanes);
+    (fast ? fast : score_plain)(t, first, out);
+}
+
+static void weigh_values(attention_tile *t, uint32_t first, score_block s) {
+    weigh_block_of fast = IN_LANES(t->a->cache.value_dim, weigh_by_lanes);
+    (fast ? fast : weigh_plain)(t, first, s);
 }
 
 static void find_maxima(attention_tile *t) {
@@ -545,29 +626,17 @@ static void find_maxima(attention_tile *t) {
     }
 }
 
-/* Adds one block's partial sums, each begun at +0, to the totals. `s` holds its
- * scores and becomes its weights. */
+/* Adds what one block has to say to the totals. `s` holds its scores and becomes its
+ * weights. */
 static void add_block(attention_tile *t, uint32_t first, score_block s) {
-    const fti_cpu_cache *c = &t->a->cache;
-    float buffer[FTI_CPU_MAX_HEAD_DIM];
-    float part[FTI_CPU_MAX_TILE][FTI_CPU_MAX_HEAD_DIM];
     uint32_t n = block_size(t, first);
     for (uint32_t h = 0; h < t->heads; h++) {
         float sum = 0.0f;
         for (uint32_t i = 0; i < n; i++) s[h][i] = ftk_exp(s[h][i] - t->max[h]);
         for (uint32_t i = 0; i < n; i++) sum += s[h][i];
         t->sum[h] += sum;
-        memset(part[h], 0, c->value_dim * sizeof(float));
     }
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t at = cache_vector(c, t->sequence, first + i) + t->kv_head;
-        const float *v = load_vector(c->type, c->values, at * c->value_dim, c->value_dim, buffer);
-        for (uint32_t h = 0; h < t->heads; h++)
-            for (uint32_t d = 0; d < c->value_dim; d++)
-                part[h][d] = ftk_fma(s[h][i], v[d], part[h][d]);
-    }
-    for (uint32_t h = 0; h < t->heads; h++)
-        for (uint32_t d = 0; d < c->value_dim; d++) t->total[h][d] += part[h][d];
+    weigh_values(t, first, s);
 }
 
 static void attend(attention_tile *t) {

@@ -15,7 +15,8 @@ _Static_assert(sizeof(fti_cpu_matmul) <= FTK_KERNEL_ARGS_MAX &&
                    sizeof(fti_cpu_attention) <= FTK_KERNEL_ARGS_MAX &&
                    sizeof(fti_cpu_kv_append) <= FTK_KERNEL_ARGS_MAX &&
                    sizeof(ftk_op_rms_norm) <= FTK_KERNEL_ARGS_MAX &&
-                   sizeof(ftk_op_combine) <= FTK_KERNEL_ARGS_MAX,
+                   sizeof(ftk_op_combine) <= FTK_KERNEL_ARGS_MAX &&
+                   sizeof(ftk_op_scale) <= FTK_KERNEL_ARGS_MAX,
                "arguments of a kernel must fit a recorded command");
 
 static uint64_t grain_of(uint64_t work_per_item) {
@@ -111,7 +112,11 @@ static bool reads_float(const fti_cpu_backend *backend, uint32_t type) {
 static bool make_cache(const ftk_step *step, const ftk_kv_view *kv, fti_cpu_cache *out) {
     if (!step || !kv || !kv->keys || !kv->values) return false;
     if (!step->positions || !step->row_sequence || !step->block_table) return false;
-    if (kv->type != FTK_TYPE_F16 && kv->type != FTK_TYPE_F32) return false;
+    bool blocks = kv->type == FTK_TYPE_Q8_0;
+    if (!blocks && kv->type != FTK_TYPE_F16 && kv->type != FTK_TYPE_BF16 &&
+        kv->type != FTK_TYPE_F32)
+        return false;
+    if (blocks && (kv->key_dim % 32 || kv->value_dim % 32)) return false;
     if (kv->kv_heads == 0 || kv->page_tokens == 0) return false;
     if (kv->key_dim == 0 || kv->key_dim > FTI_CPU_MAX_HEAD_DIM) return false;
     if (kv->value_dim == 0 || kv->value_dim > FTI_CPU_MAX_HEAD_DIM) return false;
@@ -294,6 +299,13 @@ static ftk_status gather_rows(ftk_stream *stream, const ftk_op_gather_rows *op) 
                            grain_of(op->n));
 }
 
+static ftk_status scale(ftk_stream *stream, const ftk_op_scale *op) {
+    if (!op->x || !op->factors || !op->y || op->factor_count == 0 || op->x_stride < op->n ||
+        op->y_stride < op->n || (op->required & ~FTK_SCALE_ACCUMULATE))
+        return fti_cpu_refuse(stream);
+    return fti_cpu_enqueue(stream, fti_cpu_scale, op, sizeof *op, op->rows, grain_of(op->n));
+}
+
 const ftk_if_operators fti_cpu_operators = {
     .struct_size = sizeof(ftk_if_operators),
     .level = 0,
@@ -311,6 +323,7 @@ const ftk_if_operators fti_cpu_operators = {
     .swiglu = swiglu,
     .combine = combine,
     .gather_rows = gather_rows,
+    .scale = scale,
 };
 
 /* ---- the provider's own kernels ---------------------------------------------------- */

@@ -5,11 +5,16 @@ target_sources(freetoken_objects PRIVATE
     ${CMAKE_CURRENT_LIST_DIR}/kernels_c.c
     ${CMAKE_CURRENT_LIST_DIR}/operators.c
     ${CMAKE_CURRENT_LIST_DIR}/pool.c
+    ${CMAKE_CURRENT_LIST_DIR}/scale.c
     ${CMAKE_CURRENT_LIST_DIR}/stream.c
     ${CMAKE_CURRENT_LIST_DIR}/system.c)
 set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/kernels_c.c PROPERTIES COMPILE_OPTIONS "-O3")
 if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
-    target_sources(freetoken_objects PRIVATE ${CMAKE_CURRENT_LIST_DIR}/kernels_avx2.c)
+    target_sources(freetoken_objects PRIVATE
+        ${CMAKE_CURRENT_LIST_DIR}/kernels_avx2.c
+        ${CMAKE_CURRENT_LIST_DIR}/kernels_vnni.c)
     set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/kernels_avx2.c PROPERTIES
         COMPILE_OPTIONS "-O3;-mavx2;-mfma;-mf16c")
+    set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/kernels_vnni.c PROPERTIES COMPILE_OPTIONS
+        "-O3;-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vnni")
 endif()

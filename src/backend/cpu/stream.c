@@ -137,11 +137,11 @@ static ftk_status record(ftk_stream *stream, const command *work) {
 ftk_status fti_cpu_capture_begin(ftk_stream *stream) {
     if (stream->capture) return illegal(stream, FTK_E_STATE, "capture_begin during a capture");
     capture *c = fti_calloc(1, sizeof *c);
-    if (!c) return FTK_E_DEVICE_TRANSIENT;
+    if (!c) return FTK_E_NO_MEMORY;
     c->graph = fti_calloc(1, sizeof *c->graph);
     if (!c->graph) {
         fti_free(c);
-        return FTK_E_DEVICE_TRANSIENT;
+        return FTK_E_NO_MEMORY;
     }
     return capture_join(c, stream) ? FTK_OK : FTK_E_INTERNAL;
 }

@@ -108,12 +108,12 @@ static const char *read_in(const char *folder, const char *name, char text[TEXT_
 
 /* ---- processors ---- */
 
+/* Limits here are in thousandths of a processor. */
 static uint64_t limit_by_quota(double quota, double period, uint64_t limit) {
     if (!(quota > 0) || !(period > 0)) return limit;
-    double cpus = quota / period;
-    if (cpus >= (double)limit) return limit;
-    uint64_t whole = (uint64_t)cpus;
-    return (double)whole < cpus ? whole + 1 : whole;
+    double thousandths = 1000.0 * quota / period;
+    if (thousandths >= (double)limit) return limit;
+    return thousandths > 1.0 ? (uint64_t)thousandths : 1;
 }
 
 static uint64_t cpu_v2(const char *folder, uint64_t limit) {
@@ -130,14 +130,19 @@ static uint64_t cpu_v1(const char *folder, uint64_t limit) {
                           strtod(read_in(folder, "cpu.cfs_period_us", period), NULL), limit);
 }
 
+uint64_t fti_cpu_quota(void) {
+    return over_cgroups("cpu", cpu_v1, cpu_v2, UINT64_MAX);
+}
+
 uint32_t fti_cpu_threads_allowed(void) {
     cpu_set_t set;
     long count = 0;
     if (sched_getaffinity(0, sizeof set, &set) == 0) count = CPU_COUNT(&set);
     if (count <= 0) count = sysconf(_SC_NPROCESSORS_ONLN);
     if (count <= 0) count = 1;
-    uint64_t allowed = over_cgroups("cpu", cpu_v1, cpu_v2, (uint64_t)count);
-    return allowed > 0 ? (uint32_t)allowed : 1;
+    uint64_t quota = fti_cpu_quota();
+    uint64_t whole = quota / 1000 + (quota % 1000 != 0);
+    return whole < (uint64_t)count ? (uint32_t)whole : (uint32_t)count;
 }
 
 /* ---- memory ---- */
@@ -178,6 +183,22 @@ uint64_t fti_cpu_memory_available(void) {
     return over_cgroups("memory", memory_v1, memory_v2, available);
 }
 
+static uint64_t memory_limit_v2(const char *folder, uint64_t limit) {
+    char text[TEXT_MAX];
+    uint64_t max = strtoull(read_in(folder, "memory.max", text), NULL, 10);
+    return max && max < limit ? max : limit;
+}
+
+static uint64_t memory_limit_v1(const char *folder, uint64_t limit) {
+    char text[TEXT_MAX];
+    uint64_t max = strtoull(read_in(folder, "memory.limit_in_bytes", text), NULL, 10);
+    return max && max < limit ? max : limit;
+}
+
+uint64_t fti_cpu_memory_limit(void) {
+    return over_cgroups("memory", memory_limit_v1, memory_limit_v2, UINT64_MAX);
+}
+
 /* ---- instruction sets ---- */
 
 uint32_t fti_cpu_features(void) {
@@ -190,8 +211,12 @@ uint32_t fti_cpu_features(void) {
     bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
     if (f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         features |= FTI_CPU_MASK_AVX2;
-    if (__builtin_cpu_supports("avx512f")) features |= FTI_CPU_MASK_AVX512F;
-    if (__builtin_cpu_supports("avx512vnni")) features |= FTI_CPU_MASK_AVX512_VNNI;
+    /* Processors for servers have had the four together since 2017; no kernel wants less. */
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        features |= FTI_CPU_MASK_AVX512F;
+    if ((features & FTI_CPU_MASK_AVX512F) && __builtin_cpu_supports("avx512vnni"))
+        features |= FTI_CPU_MASK_AVX512_VNNI;
 #elif defined(__aarch64__)
     features |= FTI_CPU_MASK_NEON; /* part of the architecture */
 #endif

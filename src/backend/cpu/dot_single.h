@@ -1,0 +1,149 @@
+/*
+ * dot_single.h: weights met by a single row of activations, as x86-64 has them with every
+ * instruction set: a panel is read from its first byte to its last, block after block. That
+ * is the order that the processor foresees, so nothing is prefetched by hand, and nothing
+ * is unpacked to memory. Included by the headers of the instruction sets, which define
+ *
+ *   __m128 single_blocks(type, block[4], a[4], sums[4]): what four blocks of a K-quant have
+ *   to say, before the activations' scales;
+ *   __m128 single_leaves(block, q8_inputs): the four pairs of eight leaves of Q8_0.
+ */
+#ifndef FTI_CPU_DOT_SINGLE_H
+#define FTI_CPU_DOT_SINGLE_H
+
+#include <immintrin.h>
+
+#include "backend/cpu/kernels.h"
+#include "freetoken/device/dot.h"
+
+#define PIECE_GROUPS 16u /* groups of 256 columns that a panel is taken through at once */
+
+/* A group of A32 activations: eight leaves. `start` is what an instruction set begins the
+ * leaves' sums with, if it has an offset to take off: those of the even leaves first. */
+typedef struct q8_inputs {
+    const int8_t *a;
+    const float *d;
+    _Alignas(16) int32_t start[8];
+} q8_inputs;
+
+INLINE __m128 single_blocks(uint32_t type, const uint8_t *const *block, const int8_t *const *a,
+                            const uint8_t *const *sums);
+
+INLINE __m128 single_leaves(const uint8_t *block, const q8_inputs *in);
+
+INLINE uint32_t k_bytes(uint32_t type) {
+    return type == FTK_TYPE_Q4_K   ? FTK_Q4_K_BYTES
+           : type == FTK_TYPE_Q5_K ? FTK_Q5_K_BYTES
+                                   : FTK_Q6_K_BYTES;
+}
+
+/* d and dmin of four blocks of Q4_K or Q5_K. */
+INLINE void read_pairs(const uint8_t *const *block, __m128 *d, __m128 *dmin) {
+    int32_t two[4];
+    for (uint32_t k = 0; k < 4; k++) memcpy(&two[k], block[k], sizeof two[k]);
+    __m256 all = _mm256_cvtph_ps(_mm_set_epi32(two[3], two[2], two[1], two[0]));
+    __m128 low = _mm256_castps256_ps128(all), high = _mm256_extractf128_ps(all, 1);
+    *d = _mm_shuffle_ps(low, high, _MM_SHUFFLE(2, 0, 2, 0));
+    *dmin = _mm_shuffle_ps(low, high, _MM_SHUFFLE(3, 1, 3, 1));
+}
+
+/* Four halves, `stride` bytes apart. */
+INLINE __m128 read_halves(const uint8_t *p, size_t stride) {
+    __m128i half = _mm_cvtsi32_si128(ftk_load_u16(p));
+    half = _mm_insert_epi16(half, ftk_load_u16(p + stride), 1);
+    half = _mm_insert_epi16(half, ftk_load_u16(p + 2 * stride), 2);
+    half = _mm_insert_epi16(half, ftk_load_u16(p + 3 * stride), 3);
+    return _mm_cvtph_ps(half);
+}
+
+/* From the exact sums of scale * q * q_a and, unless the type is Q6_K, of minimum * q_a. */
+INLINE __m128 join_blocks(uint32_t type, const uint8_t *const *block, __m128i whole,
+                          __m128i offset) {
+    __m128 d, dmin;
+    if (type == FTK_TYPE_Q6_K) {
+        __m128i half = _mm_cvtsi32_si128(ftk_load_u16(block[0] + 208));
+        half = _mm_insert_epi16(half, ftk_load_u16(block[1] + 208), 1);
+        half = _mm_insert_epi16(half, ftk_load_u16(block[2] + 208), 2);
+        half = _mm_insert_epi16(half, ftk_load_u16(block[3] + 208), 3);
+        return _mm_mul_ps(_mm_cvtph_ps(half), _mm_cvtepi32_ps(whole));
+    }
+    read_pairs(block, &d, &dmin);
+    return _mm_fmsub_ps(d, _mm_cvtepi32_ps(whole), _mm_mul_ps(dmin, _mm_cvtepi32_ps(offset)));
+}
+
+/* Place of a group of columns in a panel; they are met row after row. */
+typedef struct place {
+    uint32_t row;
+    uint32_t group;
+} place;
+
+INLINE void step(place *at, uint32_t groups) {
+    if (++at->group < groups) return;
+    at->group = 0;
+    at->row++;
+}
+
+/* Groups first .. first + groups - 1 of row_count rows; the terms are added one group
+ * after the other, as the definition has it. Past the last block it is taken again. */
+INLINE void single_piece(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const *rows,
+                         uint32_t row_count, uint32_t first, uint32_t groups, const uint8_t *in,
+                         float *acc) {
+    float terms[PANEL_ROWS * PIECE_GROUPS];
+    const uint8_t *d = in + m->cols + 4 * (size_t)first;
+    const uint8_t *sums_at = in + m->cols + (size_t)(m->cols / 256) * 4 + 32 * (size_t)first;
+    place at = {0, 0};
+    for (uint32_t b = 0; b < row_count * groups; b += 4) {
+        const uint8_t *block[4], *sums[4];
+        const int8_t *a[4];
+#pragma GCC unroll 4
+        for (uint32_t k = 0; k < 4; k++) {
+            block[k] = rows[at.row] + (size_t)(first + at.group) * k_bytes(type);
+            a[k] = (const int8_t *)in + 256 * (size_t)(first + at.group);
+            sums[k] = sums_at + 32 * (size_t)at.group;
+            if (b + k + 1 < row_count * groups) step(&at, groups);
+        }
+        _mm_storeu_ps(terms + b, single_blocks(type, block, a, sums));
+    }
+    for (uint32_t r = 0; r < row_count; r++) {
+        for (uint32_t u = 0; u < groups; u++) {
+            float scale;
+            memcpy(&scale, d + 4 * (size_t)u, sizeof scale);
+            acc[r] += scale * terms[r * groups + u];
+        }
+    }
+}
+
+/* `type` is a constant where this is called, so each type gets a loop of its own. */
+INLINE void single_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const *rows,
+                     uint32_t row_count, const uint8_t *in, float *acc) {
+    uint32_t groups = m->cols / 256;
+    for (uint32_t u = 0; u < groups; u += PIECE_GROUPS)
+        single_piece(type, m, rows, row_count, u,
+                     groups - u < PIECE_GROUPS ? groups - u : PIECE_GROUPS, in, acc);
+}
+
+INLINE __m128 sum_pairs(__m128 p0, __m128 p1, __m128 p2, __m128 p3) {
+    _MM_TRANSPOSE4_PS(p0, p1, p2, p3);
+    return _mm_add_ps(_mm_add_ps(_mm_add_ps(p0, p1), p2), p3);
+}
+
+/* Whole groups first .. first + groups - 1 of row_count rows of Q8_0. */
+INLINE void single_q8_0(const uint8_t *const *rows, uint32_t row_count, uint32_t first,
+                        uint32_t groups, const q8_inputs *in, float *acc) {
+    float terms[PANEL_ROWS * PIECE_GROUPS];
+    place at = {0, 0};
+    for (uint32_t b = 0; b < row_count * groups; b += 4) {
+        __m128 p[4];
+#pragma GCC unroll 4
+        for (uint32_t k = 0; k < 4; k++) {
+            size_t block = (size_t)(first + at.group) * 8 * FTK_Q8_0_BYTES;
+            p[k] = single_leaves(rows[at.row] + block, &in[at.group]);
+            if (b + k + 1 < row_count * groups) step(&at, groups);
+        }
+        _mm_storeu_ps(terms + b, sum_pairs(p[0], p[1], p[2], p[3]));
+    }
+    for (uint32_t r = 0; r < row_count; r++)
+        for (uint32_t u = 0; u < groups; u++) acc[r] += terms[r * groups + u];
+}
+
+#endif

@@ -1,0 +1,589 @@
+/*
+ * dot_vnni.h: the dot products of device/dot.h with AVX-512 and VNNI, sixteen weight
+ * rows at a time. Integers are exact in any order, and the few f32 operations of a
+ * group are those of the definition, so the bits are the reference's. Included by
+ * kernels_impl.h on behalf of kernels_vnni.c; tile, panel_sums and PANEL_ROWS (sixteen)
+ * are defined there.
+ *
+ * One row of activations: the panel is read from its first byte to its last, block
+ * after block, as memory likes it, and nothing is unpacked to memory. More rows: a group
+ * of 256 columns is unpacked once with one weight row in each 32-bit lane, four columns
+ * in its bytes; the dot product of a lane then needs no sum across lanes, and every four
+ * bytes of activations meet all sixteen rows in one instruction.
+ */
+#ifndef FTI_CPU_DOT_VNNI_H
+#define FTI_CPU_DOT_VNNI_H
+
+#include "backend/cpu/dot_single.h"
+
+/* ---- lanes ---- */
+
+INLINE __m512i load512(const void *p) {
+    return _mm512_loadu_si512(p);
+}
+
+INLINE __m256i load256(const void *p) {
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+
+INLINE __m128i load128(const void *p) {
+    return _mm_loadu_si128((const __m128i *)p);
+}
+
+/* Four bytes in every lane. */
+INLINE __m512i every(const void *p) {
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return _mm512_set1_epi32(four);
+}
+
+INLINE __m512i both_halves(__m256i v) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(v), v, 1);
+}
+
+/* Lanes 0..7 of four vectors added up, and lanes 8..15. */
+INLINE void fold_halves(const __m512i z[4], __m128i *low, __m128i *high) {
+    __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(z[0], z[1]),
+                                 _mm512_unpackhi_epi32(z[0], z[1]));
+    __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(z[2], z[3]),
+                                 _mm512_unpackhi_epi32(z[2], z[3]));
+    __m512i c = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    __m256i l = _mm512_castsi512_si256(c), h = _mm512_extracti64x4_epi64(c, 1);
+    *low = _mm_add_epi32(_mm256_castsi256_si128(l), _mm256_extracti128_si256(l, 1));
+    *high = _mm_add_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+}
+
+/* ---- one row of activations: K-quants ---- */
+
+/* Scales 0..7 and minima 0..7 of Q4_K and Q5_K as sixteen 16-bit values: twice eight of
+ * 6 bits, packed in the last 12 of the block's first 16 bytes. */
+INLINE __m256i read_scales(__m128i head) {
+    const __m128i shifts = _mm_set_epi32(4, 0, 0, 0);
+    const __m128i low = _mm_set_epi32(0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f);
+    const __m128i top = _mm_set_epi32(0x30303030, 0, 0x30303030, 0);
+    __m128i main = _mm_and_si128(
+        _mm_srlv_epi32(_mm_shuffle_epi32(head, _MM_SHUFFLE(3, 2, 3, 1)), shifts), low);
+    __m128i more = _mm_and_si128(
+        _mm_srli_epi32(_mm_shuffle_epi32(head, _MM_SHUFFLE(2, 2, 1, 1)), 2), top);
+    return _mm256_cvtepu8_epi16(_mm_or_si128(main, more));
+}
+
+/* The scales of sub-blocks 2 i and 2 i + 1, one in each half. */
+INLINE __m512i pick_scales(__m256i scales, int i) {
+    const __m512i halves = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(1), 1);
+    __m512i index = _mm512_add_epi16(halves, _mm512_set1_epi16((short)(2 * i)));
+    return _mm512_permutexvar_epi16(index, _mm512_castsi256_si512(scales));
+}
+
+/* Every minimum twice in a row, as the sums of 16 activations are met. */
+INLINE __m256i pick_minima(__m256i scales) {
+    const __m256i index = _mm256_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8,
+                                           8);
+    return _mm256_permutexvar_epi16(index, scales);
+}
+
+INLINE __m512i add_scaled(__m512i sum, __m512i q, const int8_t *a, __m512i scale) {
+    return _mm512_dpwssd_epi32(sum, _mm512_maddubs_epi16(q, load512(a)), scale);
+}
+
+/* 64 nibbles in the order of their columns: low ones of 32 bytes, then the high ones. */
+INLINE __m512i nibbles(const uint8_t *bytes) {
+    const __m512i shifts = _mm512_set_epi64(4, 4, 4, 4, 0, 0, 0, 0);
+    __m512i b = _mm512_srlv_epi64(both_halves(load256(bytes)), shifts);
+    return _mm512_and_si512(b, _mm512_set1_epi8(15));
+}
+
+/* Sums of scale * q * q_a in lanes 0..7, of minimum * q_a in lanes 8..15. */
+INLINE __m512i single_q4_q5(uint32_t type, const uint8_t *block, const int8_t *a,
+                            const uint8_t *sums) {
+    __m256i scales = read_scales(load128(block));
+    __m512i even = _mm512_setzero_si512(), odd = even, high = even;
+    const uint8_t *low = block + 16;
+    if (type == FTK_TYPE_Q5_K) {
+        high = both_halves(load256(block + 16));
+        low += 32;
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        __m512i q = nibbles(low + 32 * i);
+        if (type == FTK_TYPE_Q5_K) {
+            const __m512i bits = _mm512_inserti64x4(_mm512_set1_epi8((char)(1 << 2 * i)),
+                                                    _mm256_set1_epi8((char)(2 << 2 * i)), 1);
+            q = _mm512_mask_add_epi8(q, _mm512_test_epi8_mask(high, bits), q, _mm512_set1_epi8(16));
+        }
+        if (i & 1)
+            odd = add_scaled(odd, q, a + 64 * i, pick_scales(scales, i));
+        else
+            even = add_scaled(even, q, a + 64 * i, pick_scales(scales, i));
+    }
+    __m512i all = _mm512_add_epi32(even, odd);
+    __m256i whole = _mm256_add_epi32(_mm512_castsi512_si256(all),
+                                     _mm512_extracti64x4_epi64(all, 1));
+    __m256i offset = _mm256_madd_epi16(pick_minima(scales), load256(sums));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(whole), offset, 1);
+}
+
+/* Scales 4 i .. 4 i + 3 of Q6_K, eight times each. */
+INLINE __m512i pick_four(__m256i scales, int i) {
+    const __m512i quarters = _mm512_set_epi16(3, 3, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1,
+                                              1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    __m512i index = _mm512_add_epi16(quarters, _mm512_set1_epi16((short)(4 * i)));
+    return _mm512_permutexvar_epi16(index, _mm512_castsi256_si512(scales));
+}
+
+/* `low` with bits 4 and 5 taken from `high`. */
+INLINE __m512i with_high(__m512i low, __m512i high) {
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi8(0x30), high, low, 0xCA);
+}
+
+/* Sums of scale * (q - 32) * q_a in lanes 0..7. */
+INLINE __m512i single_q6(const uint8_t *block, const int8_t *a, const uint8_t *sums) {
+    const __m512i low = _mm512_set1_epi8(15);
+    const __m512i left = _mm512_set_epi64(2, 2, 2, 2, 4, 4, 4, 4);
+    const __m512i right = _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0);
+    __m256i scales = _mm256_cvtepi8_epi16(load128(block + 192));
+    __m512i even = _mm512_setzero_si512(), odd = even;
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) {
+        __m512i q = load512(block + 64 * h);
+        __m512i high = both_halves(load256(block + 128 + 32 * h));
+        __m512i q0 = with_high(_mm512_and_si512(q, low), _mm512_sllv_epi64(high, left));
+        __m512i q1 = with_high(_mm512_and_si512(_mm512_srli_epi16(q, 4), low),
+                               _mm512_srlv_epi64(high, right));
+        even = add_scaled(even, q0, a + 128 * h, pick_four(scales, 2 * h));
+        odd = add_scaled(odd, q1, a + 128 * h + 64, pick_four(scales, 2 * h + 1));
+    }
+    __m512i all = _mm512_add_epi32(even, odd);
+    __m256i whole = _mm256_add_epi32(_mm512_castsi512_si256(all),
+                                     _mm512_extracti64x4_epi64(all, 1));
+    __m256i offset = _mm256_madd_epi16(scales, load256(sums));
+    return _mm512_castsi256_si512(_mm256_sub_epi32(whole, _mm256_slli_epi32(offset, 5)));
+}
+
+INLINE __m128 single_blocks(uint32_t type, const uint8_t *const *block, const int8_t *const *a,
+                            const uint8_t *const *sums) {
+    __m512i z[4];
+    __m128i whole, offset;
+#pragma GCC unroll 4
+    for (uint32_t k = 0; k < 4; k++)
+        z[k] = type == FTK_TYPE_Q6_K ? single_q6(block[k], a[k], sums[k])
+                                     : single_q4_q5(type, block[k], a[k], sums[k]);
+    fold_halves(z, &whole, &offset);
+    return join_blocks(type, block, whole, offset);
+}
+
+/* ---- sixteen rows, one in each lane ---- */
+
+/* Sixteen bytes of every row: out[k] has their k-th four bytes. */
+INLINE void read_quads(const uint8_t *const *rows, size_t at, __m512i out[4]) {
+    __m512i z[4];
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < 4; i++) {
+        z[i] = _mm512_castsi128_si512(load128(rows[i] + at));
+        z[i] = _mm512_inserti32x4(z[i], load128(rows[4 + i] + at), 1);
+        z[i] = _mm512_inserti32x4(z[i], load128(rows[8 + i] + at), 2);
+        z[i] = _mm512_inserti32x4(z[i], load128(rows[12 + i] + at), 3);
+    }
+    __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), b = _mm512_unpackhi_epi32(z[0], z[1]);
+    __m512i c = _mm512_unpacklo_epi32(z[2], z[3]), d = _mm512_unpackhi_epi32(z[2], z[3]);
+    out[0] = _mm512_unpacklo_epi64(a, c);
+    out[1] = _mm512_unpackhi_epi64(a, c);
+    out[2] = _mm512_unpacklo_epi64(b, d);
+    out[3] = _mm512_unpackhi_epi64(b, d);
+}
+
+/* The half in bits 0..15, or in bits 16..31, of every lane as a float. */
+INLINE __m512 low_half(__m512i v) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v));
+}
+
+INLINE __m512 high_half(__m512i v) {
+    return low_half(_mm512_srli_epi32(v, 16));
+}
+
+/* A K-quant group of sixteen rows: value = d * scale * (q - bias) - dmin * min. */
+typedef struct k_panel {
+    __m512i q[64];     /* of four columns */
+    __m512i scale[16]; /* of 32 columns (Q4_K, Q5_K) or 16 (Q6_K) */
+    __m512i min[8];    /* of 32 columns, twice, as pairs of 16 bits */
+    __m512 d;
+    __m512 dmin;
+} k_panel;
+
+/* Byte j of every lane, alone or twice as 16-bit values. */
+INLINE __m512i byte_of(__m512i v, int j) {
+    return _mm512_and_si512(_mm512_srli_epi32(v, (unsigned)(8 * j)), _mm512_set1_epi32(255));
+}
+
+INLINE __m512i byte_pair(__m512i v, int j) {
+    __m512i one = byte_of(v, j);
+    return _mm512_or_si512(one, _mm512_slli_epi32(one, 16));
+}
+
+INLINE void unpack_scales(const uint8_t *const *rows, size_t at, k_panel *p) {
+    const __m512i low6 = _mm512_set1_epi32(0x3f3f3f3f), low4 = _mm512_set1_epi32(0x0f0f0f0f);
+    const __m512i top2 = _mm512_set1_epi32(0x30303030);
+    __m512i head[4];
+    read_quads(rows, at, head);
+    p->d = low_half(head[0]);
+    p->dmin = high_half(head[0]);
+    __m512i sc0 = _mm512_and_si512(head[1], low6), mn0 = _mm512_and_si512(head[2], low6);
+    __m512i sc1 = _mm512_or_si512(_mm512_and_si512(head[3], low4),
+                                  _mm512_and_si512(_mm512_srli_epi32(head[1], 2), top2));
+    __m512i mn1 = _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi32(head[3], 4), low4),
+                                  _mm512_and_si512(_mm512_srli_epi32(head[2], 2), top2));
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        p->scale[j] = byte_of(sc0, j);
+        p->scale[4 + j] = byte_of(sc1, j);
+        p->min[j] = byte_pair(mn0, j);
+        p->min[4 + j] = byte_pair(mn1, j);
+    }
+}
+
+INLINE __m512i low_nibbles(__m512i v) {
+    return _mm512_and_si512(v, _mm512_set1_epi8(15));
+}
+
+INLINE __m512i high_nibbles(__m512i v) {
+    return low_nibbles(_mm512_srli_epi32(v, 4));
+}
+
+static void unpack_q4_k(const uint8_t *const *rows, size_t at, k_panel *p) {
+    unpack_scales(rows, at, p);
+    for (uint32_t i = 0; i < 8; i++) { /* 16 bytes: 16 low nibbles, 32 columns on 16 high ones */
+        __m512i v[4];
+        __m512i *q = p->q + i / 2 * 16 + i % 2 * 4;
+        read_quads(rows, at + 16 + 16 * (size_t)i, v);
+        for (uint32_t k = 0; k < 4; k++) {
+            q[k] = low_nibbles(v[k]);
+            q[8 + k] = high_nibbles(v[k]);
+        }
+    }
+}
+
+/* 16 in each byte whose bit `bit` is set. */
+INLINE __m512i fifth_bit(__m512i high, uint32_t bit) {
+    __m512i at_zero = _mm512_and_si512(_mm512_srli_epi32(high, bit), _mm512_set1_epi8(1));
+    return _mm512_slli_epi32(at_zero, 4);
+}
+
+static void unpack_q5_k(const uint8_t *const *rows, size_t at, k_panel *p) {
+    __m512i high[8];
+    unpack_scales(rows, at, p);
+    read_quads(rows, at + 16, high);
+    read_quads(rows, at + 32, high + 4);
+    for (uint32_t i = 0; i < 8; i++) {
+        __m512i v[4];
+        const __m512i *h = high + i % 2 * 4;
+        __m512i *q = p->q + i / 2 * 16 + i % 2 * 4;
+        read_quads(rows, at + 48 + 16 * (size_t)i, v);
+        for (uint32_t k = 0; k < 4; k++) {
+            q[k] = _mm512_or_si512(low_nibbles(v[k]), fifth_bit(h[k], i / 2 * 2));
+            q[8 + k] = _mm512_or_si512(high_nibbles(v[k]), fifth_bit(h[k], i / 2 * 2 + 1));
+        }
+    }
+}
+
+/* 64 bytes of low bits and 32 of high ones are 128 columns. */
+static void unpack_half_q6_k(const uint8_t *const *rows, size_t low, size_t high, __m512i *q) {
+    for (uint32_t i = 0; i < 2; i++) {
+        __m512i x[4], y[4], h[4];
+        read_quads(rows, low + 16 * (size_t)i, x);
+        read_quads(rows, low + 32 + 16 * (size_t)i, y);
+        read_quads(rows, high + 16 * (size_t)i, h);
+        for (uint32_t k = 0; k < 4; k++) {
+            __m512i *to = q + 4 * i + k;
+            to[0] = with_high(low_nibbles(x[k]), _mm512_slli_epi32(h[k], 4));
+            to[8] = with_high(low_nibbles(y[k]), _mm512_slli_epi32(h[k], 2));
+            to[16] = with_high(high_nibbles(x[k]), h[k]);
+            to[24] = with_high(high_nibbles(y[k]), _mm512_srli_epi32(h[k], 2));
+        }
+    }
+}
+
+static void unpack_q6_k(const uint8_t *const *rows, size_t at, k_panel *p) {
+    __m512i v[4];
+    unpack_half_q6_k(rows, at, at + 128, p->q);
+    unpack_half_q6_k(rows, at + 64, at + 160, p->q + 32);
+    read_quads(rows, at + 192, v);
+    for (uint32_t k = 0; k < 4; k++) {
+        p->scale[4 * k] = _mm512_srai_epi32(_mm512_slli_epi32(v[k], 24), 24);
+        p->scale[4 * k + 1] = _mm512_srai_epi32(_mm512_slli_epi32(v[k], 16), 24);
+        p->scale[4 * k + 2] = _mm512_srai_epi32(_mm512_slli_epi32(v[k], 8), 24);
+        p->scale[4 * k + 3] = _mm512_srai_epi32(v[k], 24);
+    }
+    read_quads(rows, at + 194, v); /* ends where the block ends */
+    p->d = high_half(v[3]);
+}
+
+/* Rows of activations that share one reading of an unpacked panel. */
+#define SHARED_ROWS 4u
+
+/* Rows of activations in A256 as one group sees them. */
+typedef struct k_inputs {
+    const int8_t *a[SHARED_ROWS];
+    const uint8_t *sums[SHARED_ROWS];  /* of 16 q_a, 16 bits each */
+    const int32_t *start[SHARED_ROWS]; /* Q6_K: -32 times those */
+    float d[SHARED_ROWS];
+} k_inputs;
+
+INLINE __m512i dot_quads(__m512i sum, const __m512i *q, const int8_t *a, uint32_t quads) {
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < quads; i++) sum = _mm512_dpbusd_epi32(sum, q[i], every(a + 4 * i));
+    return sum;
+}
+
+/* `type` and `count` are constants where this is called. */
+INLINE void k_terms(uint32_t type, const k_panel *p, const k_inputs *in, uint32_t count,
+                    float (*acc)[PANEL_ROWS]) {
+    const uint32_t parts = type == FTK_TYPE_Q6_K ? 16 : 8, quads = 64 / parts;
+    __m512i whole[SHARED_ROWS], offset[SHARED_ROWS];
+#pragma GCC unroll 4
+    for (uint32_t n = 0; n < count; n++) whole[n] = offset[n] = _mm512_setzero_si512();
+    for (uint32_t j = 0; j < parts; j++) {
+        __m512i sum[SHARED_ROWS];
+#pragma GCC unroll 4
+        for (uint32_t n = 0; n < count; n++) {
+            sum[n] = type == FTK_TYPE_Q6_K ? every(in->start[n] + j) : _mm512_setzero_si512();
+            sum[n] = dot_quads(sum[n], p->q + j * quads, in->a[n] + j * quads * 4, quads);
+            whole[n] = _mm512_add_epi32(whole[n], _mm512_mullo_epi32(sum[n], p->scale[j]));
+            if (type != FTK_TYPE_Q6_K)
+                offset[n] = _mm512_dpwssd_epi32(offset[n], p->min[j], every(in->sums[n] + 4 * j));
+        }
+    }
+#pragma GCC unroll 4
+    for (uint32_t n = 0; n < count; n++) {
+        __m512 x = _mm512_cvtepi32_ps(whole[n]), scale = _mm512_set1_ps(in->d[n]);
+        x = type == FTK_TYPE_Q6_K
+                ? _mm512_mul_ps(p->d, x)
+                : _mm512_fmsub_ps(p->d, x, _mm512_mul_ps(p->dmin, _mm512_cvtepi32_ps(offset[n])));
+        _mm512_storeu_ps(acc[n], _mm512_add_ps(_mm512_loadu_ps(acc[n]), _mm512_mul_ps(scale, x)));
+    }
+}
+
+INLINE void k_terms_of(uint32_t type, const k_panel *p, const k_inputs *in, uint32_t count,
+                       float (*acc)[PANEL_ROWS]) {
+    switch (count) {
+    case 1: k_terms(type, p, in, 1, acc); break;
+    case 2: k_terms(type, p, in, 2, acc); break;
+    case 3: k_terms(type, p, in, 3, acc); break;
+    default: k_terms(type, p, in, SHARED_ROWS, acc);
+    }
+}
+
+/* Group u of a panel for every row of a tile. */
+INLINE void tile_group_k(uint32_t type, const fti_cpu_matrix *m, const k_panel *p, uint32_t u,
+                         const tile *t, panel_sums acc) {
+    size_t d_at = m->cols + 4 * (size_t)u;
+    size_t sums_at = m->cols + (size_t)(m->cols / 256) * 4 + 32 * (size_t)u;
+    for (uint32_t n = 0; n < t->count; n += SHARED_ROWS) {
+        _Alignas(64) int32_t start[SHARED_ROWS][16];
+        k_inputs in;
+        uint32_t count = t->count - n < SHARED_ROWS ? t->count - n : SHARED_ROWS;
+        for (uint32_t i = 0; i < count; i++) {
+            const uint8_t *row = t->in[n + i];
+            in.a[i] = (const int8_t *)row + 256 * (size_t)u;
+            in.sums[i] = row + sums_at;
+            in.start[i] = start[i];
+            memcpy(&in.d[i], row + d_at, sizeof in.d[i]);
+            if (type != FTK_TYPE_Q6_K) continue;
+            __m512i sums = _mm512_cvtepi16_epi32(load256(row + sums_at));
+            __m512i times = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(sums, 5));
+            _mm512_store_si512(start[i], times);
+        }
+        k_terms_of(type, p, &in, count, acc + n);
+    }
+}
+
+INLINE void panel_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const *rows,
+                    uint32_t row_count, const tile *t, panel_sums acc) {
+    uint32_t groups = m->cols / 256;
+    if (t->count == 1) {
+        single_k(type, m, rows, row_count, t->in[0], acc[0]);
+        return;
+    }
+    for (uint32_t u = 0; u < groups; u++) {
+        k_panel p;
+        size_t at = (size_t)u * k_bytes(type);
+        if (type == FTK_TYPE_Q4_K)
+            unpack_q4_k(rows, at, &p);
+        else if (type == FTK_TYPE_Q5_K)
+            unpack_q5_k(rows, at, &p);
+        else
+            unpack_q6_k(rows, at, &p);
+        tile_group_k(type, m, &p, u, t, acc);
+    }
+}
+
+/* acc[n] += terms, group after group. t->in[n] is a row in A256. */
+static void dot_panel_k(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t row_count,
+                        const tile *t, panel_sums acc) {
+    if (m->type == FTK_TYPE_Q4_K)
+        panel_k(FTK_TYPE_Q4_K, m, rows, row_count, t, acc);
+    else if (m->type == FTK_TYPE_Q5_K)
+        panel_k(FTK_TYPE_Q5_K, m, rows, row_count, t, acc);
+    else
+        panel_k(FTK_TYPE_Q6_K, m, rows, row_count, t, acc);
+}
+
+/* ---- Q8_0 ----
+ * A weight w is taken as the unsigned w + 128; 128 times the sum of the leaf's
+ * activations comes off again. */
+
+/* The activations of a group with fewer than eight leaves, filled up with zeros. */
+typedef struct q8_tail {
+    _Alignas(64) int8_t a[256];
+    _Alignas(32) float d[8];
+} q8_tail;
+
+INLINE void sum_leaves(const int8_t *a, int32_t *start) {
+    const __m512i times = _mm512_set1_epi8(-128); /* as unsigned bytes: 128 */
+    __m512i z[4];
+    __m128i even, odd;
+#pragma GCC unroll 4
+    for (uint32_t k = 0; k < 4; k++)
+        z[k] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), times, load512(a + 64 * (size_t)k));
+    fold_halves(z, &even, &odd);
+    _mm_store_si128((__m128i *)(void *)start, _mm_sub_epi32(_mm_setzero_si128(), even));
+    _mm_store_si128((__m128i *)(void *)(start + 4), _mm_sub_epi32(_mm_setzero_si128(), odd));
+}
+
+INLINE void read_q8_inputs(const fti_cpu_matrix *m, const uint8_t *row, uint32_t first,
+                           q8_inputs *out) {
+    out->a = (const int8_t *)row + first;
+    out->d = (const float *)(const void *)(row + m->cols + first / 32 * 4);
+    sum_leaves(out->a, out->start);
+}
+
+static void read_q8_tail(const fti_cpu_matrix *m, const uint8_t *row, uint32_t first,
+                         uint32_t blocks, q8_tail *tail, q8_inputs *out) {
+    memset(tail, 0, sizeof *tail);
+    memcpy(tail->a, row + first, 32 * (size_t)blocks);
+    memcpy(tail->d, row + m->cols + first / 32 * 4, blocks * sizeof *tail->d);
+    out->a = tail->a;
+    out->d = tail->d;
+    sum_leaves(out->a, out->start);
+}
+
+INLINE __m128 single_leaves(const uint8_t *block, const q8_inputs *in) {
+    const __m512i flip = _mm512_set1_epi8(-128);
+    __m512i z[4];
+    __m128i even, odd;
+#pragma GCC unroll 4
+    for (uint32_t k = 0; k < 4; k++) {
+        const uint8_t *w = block + 2 * (size_t)FTK_Q8_0_BYTES * k;
+        __m512i q = _mm512_inserti64x4(_mm512_castsi256_si512(load256(w + 2)),
+                                       load256(w + 2 + FTK_Q8_0_BYTES), 1);
+        z[k] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_xor_si512(q, flip),
+                                   load512(in->a + 64 * (size_t)k));
+    }
+    fold_halves(z, &even, &odd);
+    even = _mm_add_epi32(even, load128(in->start));
+    odd = _mm_add_epi32(odd, load128(in->start + 4));
+    __m256 d = _mm256_loadu_ps(in->d);
+    __m128 low = _mm256_castps256_ps128(d), high = _mm256_extractf128_ps(d, 1);
+    __m128 d_even = _mm_shuffle_ps(low, high, _MM_SHUFFLE(2, 0, 2, 0));
+    __m128 d_odd = _mm_shuffle_ps(low, high, _MM_SHUFFLE(3, 1, 3, 1));
+    __m128 e = _mm_mul_ps(read_halves(block, 2 * FTK_Q8_0_BYTES), d_even);
+    __m128 o = _mm_mul_ps(read_halves(block + FTK_Q8_0_BYTES, 2 * FTK_Q8_0_BYTES), d_odd);
+    return _mm_fmadd_ps(o, _mm_cvtepi32_ps(odd), _mm_mul_ps(e, _mm_cvtepi32_ps(even)));
+}
+
+/* Whole groups for a single row of activations. */
+static void single_groups_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows,
+                               uint32_t row_count, const uint8_t *row, float *acc) {
+    uint32_t groups = m->cols / 256;
+    for (uint32_t u = 0; u < groups; u += PIECE_GROUPS) {
+        q8_inputs in[PIECE_GROUPS];
+        uint32_t count = groups - u < PIECE_GROUPS ? groups - u : PIECE_GROUPS;
+        for (uint32_t i = 0; i < count; i++) read_q8_inputs(m, row, 256 * (u + i), &in[i]);
+        single_q8_0(rows, row_count, u, count, in, acc);
+    }
+}
+
+/* Sixteen rows of a group, one in each lane; absent leaves have d = +0. */
+typedef struct q8_panel {
+    __m512i q[64]; /* w + 128 of four columns */
+    __m512 d[8];
+} q8_panel;
+
+static void unpack_q8_0(const uint8_t *const *rows, uint32_t first, uint32_t blocks, q8_panel *p) {
+    const __m512i flip = _mm512_set1_epi8(-128);
+    for (uint32_t j = 0; j < 8; j++) {
+        size_t at = (size_t)(first / 32 + j) * FTK_Q8_0_BYTES;
+        _Alignas(32) uint16_t d[PANEL_ROWS] = {0};
+        __m512i v[8];
+        if (j < blocks) {
+            for (uint32_t r = 0; r < PANEL_ROWS; r++) memcpy(&d[r], rows[r] + at, sizeof d[r]);
+            read_quads(rows, at + 2, v);
+            read_quads(rows, at + 18, v + 4);
+        } else {
+            for (uint32_t k = 0; k < 8; k++) v[k] = _mm512_setzero_si512();
+        }
+        p->d[j] = _mm512_cvtph_ps(load256(d));
+        for (uint32_t k = 0; k < 8; k++) p->q[8 * j + k] = _mm512_xor_si512(v[k], flip);
+    }
+}
+
+/* `count` is a constant where this is called. */
+INLINE void q8_terms(const q8_panel *p, const q8_inputs *in, uint32_t count,
+                     float (*acc)[PANEL_ROWS]) {
+    __m512 total[SHARED_ROWS], even[SHARED_ROWS];
+#pragma GCC unroll 8
+    for (uint32_t j = 0; j < 8; j++) {
+#pragma GCC unroll 4
+        for (uint32_t n = 0; n < count; n++) {
+            __m512i sum = every(&in[n].start[j % 2 * 4 + j / 2]);
+            sum = dot_quads(sum, p->q + 8 * j, in[n].a + 32 * j, 8);
+            __m512 f = _mm512_cvtepi32_ps(sum);
+            __m512 e = _mm512_mul_ps(p->d[j], _mm512_set1_ps(in[n].d[j]));
+            if (j % 2 == 0) {
+                even[n] = _mm512_mul_ps(e, f);
+            } else {
+                __m512 pair = _mm512_fmadd_ps(e, f, even[n]);
+                total[n] = j == 1 ? pair : _mm512_add_ps(total[n], pair);
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (uint32_t n = 0; n < count; n++)
+        _mm512_storeu_ps(acc[n], _mm512_add_ps(_mm512_loadu_ps(acc[n]), total[n]));
+}
+
+/* A group of `blocks` leaves for every row of a tile. */
+static void tile_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t first,
+                            uint32_t blocks, const tile *t, panel_sums acc) {
+    q8_panel p;
+    q8_tail tail[SHARED_ROWS];
+    q8_inputs in[SHARED_ROWS];
+    unpack_q8_0(rows, first, blocks, &p);
+    for (uint32_t n = 0; n < t->count; n += SHARED_ROWS) {
+        uint32_t count = t->count - n < SHARED_ROWS ? t->count - n : SHARED_ROWS;
+        for (uint32_t i = 0; i < count; i++) {
+            if (blocks == 8)
+                read_q8_inputs(m, t->in[n + i], first, &in[i]);
+            else
+                read_q8_tail(m, t->in[n + i], first, blocks, &tail[i], &in[i]);
+        }
+        switch (count) {
+        case 1: q8_terms(&p, in, 1, acc + n); break;
+        case 2: q8_terms(&p, in, 2, acc + n); break;
+        case 3: q8_terms(&p, in, 3, acc + n); break;
+        default: q8_terms(&p, in, SHARED_ROWS, acc + n);
+        }
+    }
+}
+
+static void dot_panel_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t row_count,
+                           const tile *t, panel_sums acc) {
+    uint32_t groups = m->cols / 256, rest = m->cols % 256 / 32;
+    if (t->count == 1) {
+        single_groups_q8_0(m, rows, row_count, t->in[0], acc[0]);
+    } else {
+        for (uint32_t u = 0; u < groups; u++) tile_group_q8_0(m, rows, 256 * u, 8, t, acc);
+    }
+    if (rest) tile_group_q8_0(m, rows, 256 * groups, rest, t, acc);
+}
+
+#endif
