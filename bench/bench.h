@@ -1,4 +1,4 @@
-/* bench.h: the scenarios of `freetoken-bench` and the values of their options. */
+/* bench.h: the commands of `freetoken-bench` and the values of their options. */
 #ifndef FTI_BENCH_BENCH_H
 #define FTI_BENCH_BENCH_H
 
@@ -6,17 +6,45 @@
 
 typedef struct fti_bench_values {
     const char *model;
+    const char *model_b;
     const char *prompt;
-    uint32_t prompt_tokens;
+    const char *file;
+    const char *output;
+    const char *scenario;
+    const char *cause;
+    fti_cli_list set; /* KEY=VALUE */
+    fti_cli_list set_b;
+    const char *command; /* of a peer; the next as well */
+    const char *pattern;
+    double timeout;
+    uint32_t pairs;
+    fti_cli_list weights; /* names of types */
+    bool no_bandwidth;
+    const char *skew;
+    const char *types;
+    uint64_t seed;
+    uint32_t prompt_tokens; /* 0: the scenario's default; the same of the next */
     uint32_t tokens;
+    uint32_t batch;
     uint32_t repeat;
     uint32_t warmup;
+    bool prose;
+    bool cold;
+    bool csv;
+    bool sparse;
+    bool measure;
 } fti_bench_values;
 
 static inline const fti_bench_values *fti_bench_values_of(const fti_cli_call *call) {
     return call->tables[1].values;
 }
 
-int fti_bench_decode(const fti_cli_call *call);
+/* decode, prefill, batch and load: the command's name is the scenario's. */
+int fti_bench_measure(const fti_cli_call *call);
+int fti_bench_compare(const fti_cli_call *call);
+int fti_bench_synth(const fti_cli_call *call);
+int fti_bench_peer(const fti_cli_call *call);
+int fti_bench_kernels(const fti_cli_call *call);
+int fti_bench_provider_cost(const fti_cli_call *call);
 
 #endif

@@ -6,6 +6,8 @@ if(FTK_BUILD_BENCH)
     list(APPEND manual_programs -DBENCH=$<TARGET_FILE:freetoken_bench>)
     list(APPEND manual_depends freetoken_bench)
 endif()
+list(APPEND manual_programs -DCHECK=$<TARGET_FILE:ft_provider_check>)
+list(APPEND manual_depends ft_provider_check)
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/share/man/man1/freetoken.1
     COMMAND ${CMAKE_COMMAND} ${manual_programs}
             -DCONFIG_DOC=${CMAKE_CURRENT_SOURCE_DIR}/docs/config.md

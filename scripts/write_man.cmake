@@ -1,5 +1,5 @@
 # write_man.cmake: manual pages and shell completion of the built programs, out of their
-# own tables. -DPROGRAM=FILE [-DBENCH=FILE] -DCONFIG_DOC=FILE -DOUTPUT=FOLDER (share/)
+# own tables. -DPROGRAM=FILE [-DBENCH=FILE] -DCHECK=FILE -DCONFIG_DOC=FILE -DOUTPUT=FOLDER (share/)
 cmake_minimum_required(VERSION 3.25)
 
 function(write name)
@@ -25,4 +25,7 @@ if(BENCH)
     write(bash-completion/completions/freetoken-bench ${BENCH} help --completion bash)
     write(zsh/site-functions/_freetoken-bench ${BENCH} help --completion zsh)
 endif()
+write(man/man1/ft-provider-check.1 ${CHECK} help --man)
+write(bash-completion/completions/ft-provider-check ${CHECK} help --completion bash)
+write(zsh/site-functions/_ft-provider-check ${CHECK} help --completion zsh)
 write(man/man5/freetoken.yaml.5 awk -f ${CMAKE_CURRENT_LIST_DIR}/man_config.awk ${CONFIG_DOC})

@@ -1,0 +1,24 @@
+/* load.h: opening a model as the thing that is measured. */
+#ifndef FTI_BENCH_LOAD_H
+#define FTI_BENCH_LOAD_H
+
+#include "sample.h"
+
+typedef struct fti_bench_load {
+    double seconds;                      /* open to ready */
+    uint64_t copied_bytes, mapped_bytes; /* of weights */
+    uint64_t read_bytes;                 /* that storage delivered meanwhile; 0: none, or unknown */
+    uint64_t peak_bytes;                 /* resident memory of the process at its greatest */
+    int cached_percent;                  /* of the checkpoint, before; -1: not known */
+    char *fault;                         /* of the clock; NULL: none. free() */
+} fti_bench_load;
+
+/* Opens the model, timed. `cold`: asks the system to forget the checkpoint's pages first,
+ * which it does for those that nobody has mapped. Exit code. */
+int fti_bench_open_timed(const ftk_config *config, const char *model, bool cold,
+                         const fti_bench_clock *clock, fti_bench_load *load, ftk_engine **engine);
+
+/* Bytes of a checkpoint, all its shards together; 0 if it cannot be looked at. */
+uint64_t fti_bench_file_bytes(const char *model);
+
+#endif
