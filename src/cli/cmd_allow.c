@@ -57,15 +57,9 @@ static int pick_manifest(const json_t *report, const char *name, char **path) {
 }
 
 static int search_manifest(const fti_cli_common *common, const char *name, char **path) {
-    ftk_config *config;
-    int code = fti_cli_load_config(common, &config);
+    json_t *report;
+    int code = fti_cli_providers_report(common, &report);
     if (code) return code;
-    char *json = NULL;
-    ftk_error err = FTK_ERROR_INIT;
-    ftk_status status = ftk_providers_report(config, &json, &err);
-    ftk_config_free(config);
-    if (status != FTK_OK) return fti_cli_fail_with(&err);
-    json_t *report = fti_cli_report(json);
     code = pick_manifest(report, name, path);
     json_decref(report);
     return code;
@@ -147,14 +141,45 @@ static bool keep_attributes(const target *t, int fd) {
     return fchmod(fd, t->info.st_mode & 07777) == 0;
 }
 
+/* Takes every `part` out of `text`. */
+static void remove_part(char *text, const char *part) {
+    size_t size = strlen(part);
+    for (char *at = text; (at = strstr(at, part)) != NULL;) {
+        memmove(at, at + size, strlen(at + size) + 1);
+    }
+}
+
+/* What a run will say of a file at the place of `t`: there now, or with `suffix` beside it
+ * as it is going to be. One of another user is judged when that user runs. */
+static int judge_place(const target *t, const char *suffix) {
+    if (t->exists && t->info.st_uid != geteuid()) return 0;
+    char *path = fti_cli_format("%s%s", t->path, suffix);
+    ftk_config *config = NULL;
+    ftk_error err = FTK_ERROR_INIT;
+    ftk_status status = ftk_config_load(path, &config, &err);
+    ftk_config_free(config);
+    free(path);
+    if (status == FTK_OK) return 0;
+    if (suffix[0]) remove_part(err.message, suffix);
+    return fti_cli_fail(status, "nothing written, for no run would accept the file: %s",
+                        err.message);
+}
+
+static int fill_file(const target *t, const fti_cli_text *text, fti_cli_file *file) {
+    bool ok = keep_attributes(t, fileno(file->stream)) &&
+              fwrite(text->data, 1, text->size, file->stream) == text->size &&
+              fflush(file->stream) == 0;
+    if (!ok) return system_failure(t->path, "cannot write");
+    return judge_place(t, file->temporary ? file->temporary + strlen(file->path) : "");
+}
+
 static int write_target(const target *t, const fti_cli_text *text) {
     fti_cli_file file;
     if (!fti_cli_file_begin(&file, t->path, 0600)) return system_failure(t->path, "cannot write");
-    bool ok = keep_attributes(t, fileno(file.stream)) &&
-              fwrite(text->data, 1, text->size, file.stream) == text->size;
-    if (!ok) {
+    int code = fill_file(t, text, &file);
+    if (code) {
         fti_cli_file_abandon(&file);
-        return system_failure(t->path, "cannot write");
+        return code;
     }
     return fti_cli_file_commit(&file) ? 0 : system_failure(t->path, "cannot write");
 }
@@ -205,7 +230,9 @@ static int apply(const target *t, const fti_cli_allow_entry *entry, bool update,
     int code = 0;
     if (edit == FTI_CLI_EDIT_DIFFERS || edit == FTI_CLI_EDIT_REFUSED) {
         code = fti_cli_fail(FTK_E_CONFIG_VALUE, "%s:%s", t->path, out.data);
-    } else if (edit != FTI_CLI_EDIT_UNCHANGED) {
+    } else if (edit == FTI_CLI_EDIT_UNCHANGED) {
+        code = judge_place(t, "");
+    } else {
         code = verify(t->path, &out, entry);
         if (code == 0) code = write_target(t, &out);
     }

@@ -1,6 +1,7 @@
 /*
  * cmd_explain.c: `freetoken providers explain`: which providers a checkpoint would
- * be given to, and why each of the others is not it. Runs no provider's code.
+ * be given to, and why each of the others is not it; for a checkpoint that one takes, also
+ * the provenance of an engine on it, up to the memory plan.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -66,16 +67,22 @@ static char *reason_against(const json_t *provider, const claim *c) {
                           (int)(slash ? slash - path : 0), path);
 }
 
+/* Of what cannot be read only the manifest's or folder's place is known. */
+static const char *place_of(const json_t *provider) {
+    const char *path = fti_cli_member(provider, "path");
+    return path[0] ? path : fti_cli_member(provider, "manifest");
+}
+
 static json_t *judge(const json_t *provider, const claim *c) {
     char *reason = reason_against(provider, c);
     const char *architectures = fti_cli_member(provider, "architectures");
     bool claims = holds_word(architectures, c->architecture) &&
                   holds_word(fti_cli_member(provider, "containers"), c->container);
     const char *text = reason ? reason : "would be loaded";
-    json_t *o = json_pack(
-        "{s:s, s:s, s:b, s:b, s:b, s:o}", "name", fti_cli_member(provider, "name"), "path",
-        fti_cli_member(provider, "path"), "claims", claims, "allowed", is_true(provider, "allowed"),
-        "passes", reason == NULL, "reason", fti_cli_json_text(text, strlen(text)));
+    json_t *o = json_pack("{s:s, s:s, s:b, s:b, s:b, s:o}", "name",
+                          fti_cli_member(provider, "name"), "path", place_of(provider), "claims",
+                          claims, "allowed", is_true(provider, "allowed"), "passes", reason == NULL,
+                          "reason", fti_cli_json_text(text, strlen(text)));
     free(reason);
     return o;
 }
@@ -120,30 +127,106 @@ static void print_report(const json_t *report) {
     (void)printf("%s\n", fti_cli_member(report, "outcome"));
 }
 
-static int report_on(const fti_cli_call *call, const claim *c) {
-    ftk_config *config;
-    int code = fti_cli_load_config(&call->common, &config);
-    if (code) return code;
+/* ---- provenance ---- */
+
+static void print_values(const char *title, const json_t *object) {
+    const char *key;
+    const json_t *value;
+    (void)printf("%s\n", title);
+    json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+        char *text = json_is_string(value)
+                         ? fti_cli_shown(json_string_value(value), json_string_length(value))
+                         : json_dumps(value, JSON_ENCODE_ANY);
+        (void)printf("    %s: %s\n", key, text ? text : "");
+        free(text);
+    }
+}
+
+static void print_policy(const json_t *policy) {
+    const char *key;
+    const json_t *one;
+    (void)printf("policy\n");
+    json_object_foreach((json_t *)(uintptr_t)policy, key, one) {
+        char *value = json_dumps(json_object_get(one, "value"), JSON_ENCODE_ANY);
+        char *asked = json_dumps(json_object_get(one, "asked"), JSON_ENCODE_ANY);
+        (void)printf("    %s: %s (%s%s%s)\n", key, value ? value : "",
+                     fti_cli_member(one, "origin"), asked ? ", from " : "", asked ? asked : "");
+        free(value);
+        free(asked);
+    }
+}
+
+static void print_variants(const json_t *variants) {
+    const json_t *one, *over;
+    size_t i, k;
+    (void)printf("variants\n");
+    json_array_foreach(variants, i, one) {
+        (void)printf("    %s: %s\n", fti_cli_member(one, "operation"),
+                     fti_cli_member(one, "chosen"));
+        json_array_foreach(json_object_get(one, "passed_over"), k, over) {
+            const char *detail = fti_cli_member(over, "detail");
+            (void)printf("        not %s: %s%s%s\n", fti_cli_member(over, "variant"),
+                         fti_cli_member(over, "reason"), detail[0] ? ", " : "", detail);
+        }
+    }
+}
+
+static void print_provenance(const json_t *p) {
+    (void)printf("\nlibfreetoken %s, configuration %s\n", fti_cli_member(p, "libfreetoken"),
+                 fti_cli_member(p, "config"));
+    print_values("provider", json_object_get(p, "provider"));
+    print_values("checkpoint", json_object_get(p, "checkpoint"));
+    print_values("backend", json_object_get(p, "backend"));
+    print_values("numerics", json_object_get(p, "numerics"));
+    print_policy(json_object_get(p, "policy"));
+    print_variants(json_object_get(p, "variants"));
+    print_values("memory", json_object_get(p, "memory"));
+}
+
+/* Of an engine that has planned and allocated nothing. */
+static int read_provenance(const fti_cli_call *call, const char *model, json_t **out) {
+    ftk_engine *engine;
     char *json = NULL;
     ftk_error err = FTK_ERROR_INIT;
-    ftk_status status = ftk_providers_report(config, &json, &err);
-    ftk_config_free(config);
+    int code = fti_cli_open(&call->common, model, FTK_OPEN_PLANNED, &engine);
+    if (code) return code;
+    ftk_status status = ftk_engine_provenance(engine, &json, &err);
+    ftk_engine_close(engine);
     if (status != FTK_OK) return fti_cli_fail_with(&err);
-    json_t *all = fti_cli_report(json);
-    json_t *report = explain(all, c);
-    json_decref(all);
-    bool taken = json_is_string(json_object_get(report, "chosen"));
-    if (!taken) {
-        fti_cli_error("%s/%s: %s", c->architecture, c->container,
-                      fti_cli_member(report, "outcome"));
-    }
+    *out = fti_cli_report(json);
+    return 0;
+}
+
+/* ---- the command ---- */
+
+static void show(const fti_cli_call *call, json_t *report) {
+    const json_t *provenance = json_object_get(report, "provenance");
     if (call->common.json) {
         fti_cli_print_json(json_incref(report));
-    } else {
-        print_report(report);
+        return;
     }
+    print_report(report);
+    if (provenance) print_provenance(provenance);
+}
+
+/* `model` is NULL where only architecture and container are known. */
+static int report_on(const fti_cli_call *call, const char *model, const claim *c) {
+    json_t *all, *provenance = NULL;
+    int code = fti_cli_providers_report(&call->common, &all);
+    if (code) return code;
+    json_t *report = explain(all, c);
+    json_decref(all);
+    if (!json_is_string(json_object_get(report, "chosen"))) {
+        fti_cli_error("%s/%s: %s", c->architecture, c->container,
+                      fti_cli_member(report, "outcome"));
+        code = EXIT_PROVIDER;
+    } else if (model) {
+        code = read_provenance(call, model, &provenance);
+    }
+    if (provenance) (void)json_object_set_new(report, "provenance", provenance);
+    show(call, report);
     json_decref(report);
-    return taken ? 0 : EXIT_PROVIDER;
+    return code;
 }
 
 int fti_cli_explain(const fti_cli_call *call, const char *model, const char *container) {
@@ -155,7 +238,7 @@ int fti_cli_explain(const fti_cli_call *call, const char *model, const char *con
     } else {
         code = read_claim(model, &c);
     }
-    if (c.architecture && c.container) code = report_on(call, &c);
+    if (c.architecture && c.container) code = report_on(call, container ? NULL : model, &c);
     free(c.architecture);
     free(c.container);
     return code;

@@ -107,7 +107,8 @@ static void print_memory(json_t *memory) {
     fti_cli_size size;
     (void)printf("\n%-22s %16s\n", "memory plan", "bytes");
     json_object_foreach(memory, key, value) {
-        bool bytes = json_is_integer(value) && strcmp(key, "context") != 0;
+        bool bytes = json_is_integer(value) && strcmp(key, "context") != 0 &&
+                     strcmp(key, "requests") != 0;
         if (!bytes) {
             print_value(key, value);
             continue;
@@ -115,6 +116,8 @@ static void print_memory(json_t *memory) {
         (void)printf("%-22s %16" PRIu64 "  %s\n", key, number(memory, key),
                      fti_cli_size_text(number(memory, key), &size));
     }
+    (void)printf("The plan is for scheduler.max_running requests at once, as an application runs "
+                 "them;\nfreetoken run and chat plan for 1.\n");
 }
 
 static void print_table(json_t *report, bool tensors) {

@@ -21,16 +21,30 @@ static const char *pinned(const json_t *provider) {
     return json_is_true(json_object_get(provider, "pinned")) ? ", pinned" : ", not pinned";
 }
 
+/* A search folder or manifest that cannot be read has no name, only a place. */
+static void print_unreadable(const json_t *entry) {
+    (void)printf("unreadable: %s\n  path           %s\n  %s\n", fti_cli_member(entry, "status"),
+                 fti_cli_member(entry, "manifest"), fti_cli_member(entry, "message"));
+}
+
 static void print_provider(const json_t *provider) {
+    if (!fti_cli_member(provider, "name")[0]) {
+        print_unreadable(provider);
+        return;
+    }
     bool allowed = json_is_true(json_object_get(provider, "allowed"));
-    (void)printf("%s %s: %s%s, %s\n", fti_cli_member(provider, "name"),
-                 fti_cli_member(provider, "version"), allowed ? "allowed" : "not allowed",
-                 allowed ? pinned(provider) : "", fti_cli_member(provider, "status"));
+    /* Without a readable manifest there is the name that was allowed, and no more. */
+    const char *version = fti_cli_member(provider, "version");
+    (void)printf("%s%s%s: %s%s, %s\n", fti_cli_member(provider, "name"), version[0] ? " " : "",
+                 version, allowed ? "allowed" : "not allowed", allowed ? pinned(provider) : "",
+                 fti_cli_member(provider, "status"));
     (void)printf("  path           %s\n", fti_cli_member(provider, "path"));
-    (void)printf("  architectures  ");
-    print_words(json_object_get(provider, "architectures"));
-    (void)printf("  containers     ");
-    print_words(json_object_get(provider, "containers"));
+    if (version[0]) {
+        (void)printf("  architectures  ");
+        print_words(json_object_get(provider, "architectures"));
+        (void)printf("  containers     ");
+        print_words(json_object_get(provider, "containers"));
+    }
     const char *message = fti_cli_member(provider, "message");
     if (message[0]) (void)printf("  %s\n", message);
 }
@@ -57,15 +71,9 @@ static const json_t *failing(const json_t *report) {
 }
 
 static int list_providers(const fti_cli_call *call, bool check) {
-    ftk_config *config;
-    int code = fti_cli_load_config(&call->common, &config);
+    json_t *report;
+    int code = fti_cli_providers_report(&call->common, &report);
     if (code) return code;
-    char *json = NULL;
-    ftk_error err = FTK_ERROR_INIT;
-    ftk_status status = ftk_providers_report(config, &json, &err);
-    ftk_config_free(config);
-    if (status != FTK_OK) return fti_cli_fail_with(&err);
-    json_t *report = fti_cli_report(json);
     const json_t *bad = check ? failing(report) : NULL;
     if (bad) {
         fti_cli_error("provider %s: %s: %s", fti_cli_member(bad, "name"),

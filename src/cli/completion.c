@@ -32,13 +32,19 @@ static void put_words(const char *arguments) {
     }
 }
 
-static void put_command(const fti_cli_program *program, const fti_cli_command *command) {
-    (void)printf("    %s)\n        options='", command->name);
+static void put_choices(const fti_cli_program *program, const fti_cli_command *command) {
+    (void)fputs("options='", stdout);
     put_names(program->options, program->option_count, command->groups);
     put_names(fti_cli_common_options, fti_cli_common_option_count, command->groups);
     (void)fputs("'\n        words='", stdout);
     put_words(command->arguments);
-    (void)fputs("' ;;\n", stdout);
+    (void)fputs("'", stdout);
+}
+
+static void put_command(const fti_cli_program *program, const fti_cli_command *command) {
+    (void)printf("    %s)\n        ", command->name);
+    put_choices(program, command);
+    (void)fputs(" ;;\n", stdout);
 }
 
 static bool is_file(const char *placeholder) {
@@ -49,10 +55,10 @@ static bool is_file(const char *placeholder) {
     return false;
 }
 
-static void put_values(const fti_cli_option *rows, size_t count) {
+static void put_values(const fti_cli_option *rows, size_t count, uint32_t groups) {
     for (size_t i = 0; i < count; i++) {
         const char *placeholder = rows[i].placeholder;
-        if (!placeholder) continue;
+        if (!placeholder || !in_command(&rows[i], groups)) continue;
         (void)printf("    --%s", rows[i].name);
         if (rows[i].letter) (void)printf(" | -%c", rows[i].letter);
         if (is_file(placeholder)) {
@@ -106,9 +112,14 @@ static void put_command_names(const fti_cli_program *program) {
     }
 }
 
-static void put_function(const fti_cli_program *program) {
-    put_identifier();
-    (void)fputs(beginning, stdout);
+/* Which options and words there are to choose from. */
+static void put_commands(const fti_cli_program *program) {
+    if (fti_cli_wordless(program->commands)) {
+        (void)fputs("    ", stdout);
+        put_choices(program, program->commands);
+        (void)fputs("\n", stdout);
+        return;
+    }
     (void)fputs("    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        COMPREPLY=($(compgen -W '",
                 stdout);
     put_command_names(program);
@@ -117,9 +128,18 @@ static void put_function(const fti_cli_program *program) {
     put_command_names(program);
     (void)fputs("' ;;\n", stdout);
     for (size_t i = 0; i < program->command_count; i++) put_command(program, &program->commands[i]);
-    (void)fputs("    esac\n    case $prev in\n", stdout);
-    put_values(program->options, program->option_count);
-    put_values(fti_cli_common_options, fti_cli_common_option_count);
+    (void)fputs("    esac\n", stdout);
+}
+
+static void put_function(const fti_cli_program *program) {
+    put_identifier();
+    (void)fputs(beginning, stdout);
+    put_commands(program);
+    (void)fputs("    case $prev in\n", stdout);
+    uint32_t groups = 0;
+    for (size_t i = 0; i < program->command_count; i++) groups |= program->commands[i].groups;
+    put_values(program->options, program->option_count, groups);
+    put_values(fti_cli_common_options, fti_cli_common_option_count, groups);
     (void)fputs(ending, stdout);
 }
 

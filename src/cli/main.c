@@ -112,7 +112,8 @@ static const fti_cli_command command_table[] = {
      PERPLEXITY, 2, 2, fti_cli_perplexity},
     {"inspect", "MODEL", "describe a checkpoint, or what memory it would take",
      "Reads metadata and tensors without loading a provider. With --plan the allowed\n"
-     "provider is loaded and the memory plan shown; nothing is allocated.\n\n"
+     "provider is loaded and the memory plan shown; nothing is allocated. The plan is for\n"
+     "scheduler.max_running requests at once; run and chat need less, they plan for one.\n\n"
      "example: freetoken inspect model.gguf --plan --ctx 8192",
      INSPECT, 1, 1, fti_cli_inspect},
     {"providers", "[list | check | allow NAME|FOLDER | explain MODEL]",
@@ -121,8 +122,8 @@ static const fti_cli_command command_table[] = {
      "check  the same; exit code 4 if an allowed provider fails a check\n"
      "allow  write a provider's path and sha256 into the user's configuration (or that of\n"
      "       --config). NAME is looked up in the search folders; a FOLDER contains a slash.\n"
-     "explain  why each provider would or would not take MODEL, or ARCHITECTURE CONTAINER;\n"
-     "       exit code 4 if none or more than one would\n\n"
+     "explain  why each provider would or would not take MODEL, or ARCHITECTURE CONTAINER,\n"
+     "       and the provenance of an engine on MODEL; exit code 4 unless exactly one would\n\n"
      "example: freetoken providers allow /usr/lib/freetoken/providers/NAME",
      PROVIDERS, 0, 3, fti_cli_providers},
     {"selftest", "[MODEL]", "hold every kernel of this machine against its reference",

@@ -108,9 +108,9 @@ static void put_options(const fti_cli_option *rows, size_t count, uint32_t group
     }
 }
 
-static void put_common(void) {
-    (void)fputs(".SH \"OPTIONS OF EVERY COMMAND\"\n", stdout);
-    put_options(fti_cli_common_options, fti_cli_common_option_count, UINT32_MAX);
+static void put_common(uint32_t groups) {
+    if (groups != FTI_CLI_NO_ENGINE) (void)fputs(".SH \"OPTIONS OF EVERY COMMAND\"\n", stdout);
+    put_options(fti_cli_common_options, fti_cli_common_option_count, groups);
 }
 
 static void put_end(const char *see_also) {
@@ -128,18 +128,23 @@ static void put_end(const char *see_also) {
 
 static void put_synopsis(const fti_cli_command *command) {
     put_bold(fti_cli_program_name);
-    (void)fputc(' ', stdout);
-    put_bold(command->name);
+    if (!fti_cli_wordless(command)) {
+        (void)fputc(' ', stdout);
+        put_bold(command->name);
+    }
     (void)fputs(" [\\fIOPTIONS\\fR] ", stdout);
     put(command->arguments);
     (void)fputc('\n', stdout);
 }
 
 void fti_cli_man_command(const fti_cli_program *program, const fti_cli_command *command) {
-    put_title(fti_cli_program_name, command->name);
+    bool wordless = fti_cli_wordless(command);
+    put_title(fti_cli_program_name, wordless ? NULL : command->name);
     put(fti_cli_program_name);
-    (void)fputs("\\-", stdout);
-    put(command->name);
+    if (!wordless) {
+        (void)fputs("\\-", stdout);
+        put(command->name);
+    }
     (void)fputs(" \\- ", stdout);
     put(command->summary);
     (void)fputs("\n.SH SYNOPSIS\n", stdout);
@@ -148,7 +153,8 @@ void fti_cli_man_command(const fti_cli_program *program, const fti_cli_command *
     put_details(command->details, ".SH EXAMPLES");
     (void)fputs(".SH OPTIONS\n", stdout);
     put_options(program->options, program->option_count, command->groups);
-    put_common();
+    put_common(command->groups);
+    if (wordless) return;
     put_end("\\fBfreetoken\\fR(1), \\fBfreetoken.yaml\\fR(5)");
 }
 
@@ -187,7 +193,7 @@ void fti_cli_man_program(const fti_cli_program *program, bool whole) {
         if (whole) put_section(program, &program->commands[i]);
         if (!whole) put_entry(&program->commands[i]);
     }
-    put_common();
+    put_common(UINT32_MAX);
     put_end(whole ? "\\fBfreetoken\\fR(1), \\fBfreetoken.yaml\\fR(5)"
                   : "\\fBfreetoken.yaml\\fR(5)");
 }

@@ -12,6 +12,7 @@
 #include "cli/text.h"
 
 #define ALL_COMMANDS UINT32_MAX
+#define ENGINE       (ALL_COMMANDS & ~FTI_CLI_NO_ENGINE)
 #define MAX_ROWS     64
 #define FIRST_CODE   1000 /* getopt's codes of rows lie above all characters */
 
@@ -19,19 +20,19 @@
 
 const fti_cli_option fti_cli_common_options[] = {
     {"config", "FILE", "configuration (default: the user's, then /etc/freetoken/config.yaml)", NULL,
-     COMMON(config), ALL_COMMANDS, FTI_CLI_TEXT, 0, 0, 'c'},
-    {"backend", "auto|cpu|cuda|hip", "what computes", "backend.kind", COMMON(backend), ALL_COMMANDS,
+     COMMON(config), ENGINE, FTI_CLI_TEXT, 0, 0, 'c'},
+    {"backend", "auto|cpu|cuda|hip", "what computes", "backend.kind", COMMON(backend), ENGINE,
      FTI_CLI_TEXT, 0, 0, 0},
     {"device-budget", "SIZE", "device memory that may be used, such as 8GiB", "memory.device",
-     COMMON(device_budget), ALL_COMMANDS, FTI_CLI_TEXT, 0, 0, 0},
+     COMMON(device_budget), ENGINE, FTI_CLI_TEXT, 0, 0, 0},
     {"ctx", "N", "positions that the key/value cache holds", "memory.kv_tokens", COMMON(context),
-     ALL_COMMANDS, FTI_CLI_TEXT, 0, 0, 0},
-    {"threads", "N", "threads of the CPU backend", "backend.threads", COMMON(threads), ALL_COMMANDS,
+     ENGINE, FTI_CLI_TEXT, 0, 0, 0},
+    {"threads", "N", "threads of the CPU backend", "backend.threads", COMMON(threads), ENGINE,
      FTI_CLI_TEXT, 0, 0, 't'},
     {"numerics", "exact|float", "exact, or float (slow; to verify a model)", "numerics",
-     COMMON(numerics), ALL_COMMANDS, FTI_CLI_TEXT, 0, 0, 0},
-    {"graphs", "auto|on|off", "replay captured steps", "backend.graphs", COMMON(graphs),
-     ALL_COMMANDS, FTI_CLI_TEXT, 0, 0, 0},
+     COMMON(numerics), ENGINE, FTI_CLI_TEXT, 0, 0, 0},
+    {"graphs", "auto|on|off", "replay captured steps", "backend.graphs", COMMON(graphs), ENGINE,
+     FTI_CLI_TEXT, 0, 0, 0},
     {"json", NULL, "print one JSON object and nothing else on standard output", NULL, COMMON(json),
      ALL_COMMANDS, FTI_CLI_FLAG, 0, 0, 0},
     {"help", NULL, "explain the command", NULL, COMMON(help), ALL_COMMANDS, FTI_CLI_FLAG, 0, 0,

@@ -19,6 +19,10 @@ typedef enum {
     FTI_CLI_LIST    /* fti_cli_list: may be given again, up to `max` times */
 } fti_cli_kind;
 
+/* The bit of commands that open no engine: of the common options they know --json and
+ * --help. */
+#define FTI_CLI_NO_ENGINE 0x80000000u
+
 #define FTI_CLI_LIST_MAX 64
 typedef struct fti_cli_list {
     const char *items[FTI_CLI_LIST_MAX];
@@ -82,6 +86,7 @@ typedef struct fti_cli_command {
     int (*run)(const fti_cli_call *call); /* exit code */
 } fti_cli_command;
 
+/* A program with one command, of the program's own name, is called without its word. */
 typedef struct fti_cli_program {
     const char *summary;
     const fti_cli_command *commands;
@@ -93,6 +98,9 @@ typedef struct fti_cli_program {
 
 /* The whole of a program's main. */
 int fti_cli_main(const fti_cli_program *program, int argc, char **argv);
+
+/* True if `command` is called without its word. */
+bool fti_cli_wordless(const fti_cli_command *command);
 
 /* True if the program's own option `name` was on the line. */
 bool fti_cli_given(const fti_cli_call *call, const char *name);

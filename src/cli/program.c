@@ -39,11 +39,17 @@ static void print_options(const fti_cli_option *rows, size_t count, uint32_t gro
     }
 }
 
+bool fti_cli_wordless(const fti_cli_command *command) {
+    return strcmp(command->name, fti_cli_program_name) == 0;
+}
+
 static int help_command(const fti_cli_program *program, const fti_cli_command *command) {
-    (void)printf("usage: %s %s [OPTIONS] %s\n\n%s\n\noptions:\n", fti_cli_program_name,
-                 command->name, command->arguments, command->details);
+    bool wordless = fti_cli_wordless(command);
+    (void)printf("usage: %s%s%s [OPTIONS] %s\n\n%s\n\noptions:\n", fti_cli_program_name,
+                 wordless ? "" : " ", wordless ? "" : command->name, command->arguments,
+                 command->details);
     print_options(program->options, program->option_count, command->groups);
-    (void)printf("\noptions of every command:\n");
+    if (!wordless) (void)printf("\noptions of every command:\n");
     print_options(fti_cli_common_options, fti_cli_common_option_count, command->groups);
     return 0;
 }
@@ -62,6 +68,10 @@ static void list_commands(const fti_cli_program *program) {
 
 static int write_manual(const fti_cli_program *program, const char *which) {
     bool whole = which && strcmp(which, "all") == 0;
+    if (fti_cli_wordless(program->commands)) {
+        fti_cli_man_command(program, program->commands);
+        return 0;
+    }
     if (!which || whole) {
         fti_cli_man_program(program, whole);
         return 0;
@@ -133,6 +143,9 @@ static int run_command(const fti_cli_program *program, const fti_cli_command *co
 }
 
 static int dispatch(const fti_cli_program *program, int argc, char **argv) {
+    if (argc < 2 && fti_cli_wordless(program->commands)) {
+        return run_command(program, program->commands, argc, argv);
+    }
     if (argc < 2) {
         return fti_cli_usage("no command; '%s help' lists them", fti_cli_program_name);
     }
@@ -143,7 +156,11 @@ static int dispatch(const fti_cli_program *program, int argc, char **argv) {
     }
     if (strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
         if (argc > 2 && argv[2][0] == '-') return generate(program, argv[2], argv[3]);
+        if (fti_cli_wordless(program->commands)) return help(program, program->commands->name);
         return help(program, argc > 2 ? argv[2] : NULL);
+    }
+    if (fti_cli_wordless(program->commands)) {
+        return run_command(program, program->commands, argc, argv);
     }
     const fti_cli_command *command = find_command(program, word);
     if (!command) return unknown_command(program, word);

@@ -43,11 +43,21 @@ bool fti_cli_interrupted(void) {
     return interrupted != 0;
 }
 
+/* The library refuses paths through symbolic links, but a home may well lie behind one.
+ * Whoever decides where HOME leads has the user's rights in any case, so that links in its
+ * value are followed here; those below it are not. */
+static char *below(const char *folder, const char *rest) {
+    char *real = realpath(folder, NULL);
+    char *path = fti_cli_format("%s%s", real ? real : folder, rest);
+    free(real);
+    return path;
+}
+
 char *fti_cli_user_config(void) {
     const char *folder = getenv("XDG_CONFIG_HOME");
-    if (folder && folder[0] == '/') return fti_cli_format("%s/freetoken/config.yaml", folder);
+    if (folder && folder[0] == '/') return below(folder, "/freetoken/config.yaml");
     const char *home = getenv("HOME");
-    if (home && home[0]) return fti_cli_format("%s/.config/freetoken/config.yaml", home);
+    if (home && home[0]) return below(home, "/.config/freetoken/config.yaml");
     return NULL;
 }
 
@@ -104,6 +114,20 @@ int fti_cli_load_config(const fti_cli_common *common, ftk_config **out) {
     return code;
 }
 
+int fti_cli_providers_report(const fti_cli_common *common, json_t **report) {
+    ftk_config *config;
+    char *json = NULL;
+    ftk_error err = FTK_ERROR_INIT;
+    *report = NULL;
+    int code = fti_cli_load_config(common, &config);
+    if (code) return code;
+    ftk_status status = ftk_providers_report(config, &json, &err);
+    ftk_config_free(config);
+    if (status != FTK_OK) return fti_cli_fail_with(&err);
+    *report = fti_cli_report(json);
+    return 0;
+}
+
 typedef struct open_progress {
     struct timespec start;
     bool interactive;
@@ -130,12 +154,8 @@ static int on_progress(void *user, const char *stage, uint64_t done, uint64_t to
     return 0;
 }
 
-int fti_cli_open(const fti_cli_common *common, const char *model, uint32_t stop_after,
-                 ftk_engine **out) {
-    ftk_config *config;
-    *out = NULL;
-    int code = fti_cli_load_config(common, &config);
-    if (code) return code;
+int fti_cli_open_with(const ftk_config *config, const char *model, uint32_t stop_after,
+                      ftk_engine **out) {
     open_progress progress = {.interactive = fti_cli_interactive()};
     (void)clock_gettime(CLOCK_MONOTONIC, &progress.start);
     ftk_open_options options = FTK_OPEN_OPTIONS_INIT;
@@ -143,14 +163,26 @@ int fti_cli_open(const fti_cli_common *common, const char *model, uint32_t stop_
     options.progress = on_progress;
     options.user = &progress;
     ftk_error err = FTK_ERROR_INIT;
+    ftk_status status = ftk_engine_open(config, model, &options, out, &err);
+    if (progress.shown) (void)fputs("\r\033[K", stderr);
+    return status == FTK_OK ? 0 : fti_cli_fail_with(&err);
+}
+
+int fti_cli_open(const fti_cli_common *common, const char *model, uint32_t stop_after,
+                 ftk_engine **out) {
+    ftk_config *config;
+    *out = NULL;
+    int code = fti_cli_load_config(common, &config);
+    if (code) return code;
+    ftk_error err = FTK_ERROR_INIT;
     /* A tool that runs asks one thing at a time: state and graphs for more would be waste. */
     ftk_status status = FTK_OK;
     if (stop_after == FTK_OPEN_READY)
         status = ftk_config_set(config, "scheduler.max_running", "1", &err);
-    if (status == FTK_OK) status = ftk_engine_open(config, model, &options, out, &err);
-    if (progress.shown) (void)fputs("\r\033[K", stderr);
+    code = status == FTK_OK ? fti_cli_open_with(config, model, stop_after, out)
+                            : fti_cli_fail_with(&err);
     ftk_config_free(config);
-    return status == FTK_OK ? 0 : fti_cli_fail_with(&err);
+    return code;
 }
 
 int fti_cli_encode(const ftk_engine *engine, const char *text, size_t size, bool special,

@@ -6,17 +6,23 @@
 #ifndef FTI_CLI_SESSION_H
 #define FTI_CLI_SESSION_H
 
+#include <jansson.h>
+
 #include "cli/options.h"
 #include "freetoken/freetoken.h"
 
 #define FTI_CLI_SYSTEM_CONFIG "/etc/freetoken/config.yaml"
 
-/* $XDG_CONFIG_HOME/freetoken/config.yaml or ~/.config/...; NULL if neither
- * variable is set. Free with free(). */
+/* $XDG_CONFIG_HOME/freetoken/config.yaml or ~/.config/..., where the variable's value is
+ * followed through symbolic links; NULL if neither variable is set. Free with free(). */
 char *fti_cli_user_config(void);
 
 /* Loads the configuration that the options choose and applies the others. */
 int fti_cli_load_config(const fti_cli_common *common, ftk_config **out);
+
+/* What is found and allowed under the configuration that the options choose, as
+ * ftk_providers_report has it; the caller releases it. */
+int fti_cli_providers_report(const fti_cli_common *common, json_t **report);
 
 /* Applies the common options to a configuration. */
 int fti_cli_apply_options(ftk_config *config, const fti_cli_common *common);
@@ -24,6 +30,10 @@ int fti_cli_apply_options(ftk_config *config, const fti_cli_common *common);
 /* Loads the configuration and opens the model; the engine is the caller's. */
 int fti_cli_open(const fti_cli_common *common, const char *model, uint32_t stop_after,
                  ftk_engine **out);
+
+/* The same under a configuration that the caller has loaded, as it is. */
+int fti_cli_open_with(const ftk_config *config, const char *model, uint32_t stop_after,
+                      ftk_engine **out);
 
 /* From here on Ctrl-C is noted instead of ending the program; a second one ends
  * it. */

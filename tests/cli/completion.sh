@@ -46,6 +46,10 @@ if [ -e "$BUILD/share/bash-completion/completions/freetoken-bench" ]; then
     . "$BUILD/share/bash-completion/completions/freetoken-bench"
     complete -p freetoken-bench | grep -q -- "-F _freetoken_bench_complete" || failed=1
 fi
+. "$BUILD/share/bash-completion/completions/ft-provider-check"
+COMP_WORDS=(ft-provider-check folder --tol) COMP_CWORD=2
+_ft_provider_check_complete
+[ "${COMPREPLY[*]}" = --tolerance ] || { echo "completion: ft-provider-check --tol gives '${COMPREPLY[*]}'"; failed=1; }
 [ "$failed" -eq 0 ] && echo "completion: all as expected"
 exit "$failed"
 EOS

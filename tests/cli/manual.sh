@@ -10,15 +10,22 @@ fail() {
     failed=1
 }
 
-for command in $("$build/bin/freetoken" help --commands); do
-    page=$pages/man1/freetoken-$command.1
-    options=$("$build/bin/freetoken" help "$command" | grep -oE -- '--[a-z][a-z-]+ ' | sort -u)
-    [ -n "$options" ] || fail "help $command shows no options"
+# explains PAGE PROGRAM ARGUMENT...: the page has every option that the help has.
+explains() {
+    page=$1
+    shift
+    options=$("$@" | grep -oE -- '--[a-z][a-z-]+ ' | sort -u)
+    [ -n "$options" ] || fail "'$*' shows no options"
     [ -s "$page" ] || fail "no page $page"
     for option in $options; do
         escaped=$(printf '%s' "$option" | sed 's/-/\\\\-/g')
         grep -q -e "\\\\fB$escaped\\\\fR" "$page" || fail "$page does not explain $option"
     done
+}
+
+explains "$pages/man1/ft-provider-check.1" "$build/bin/ft-provider-check" --help
+for command in $("$build/bin/freetoken" help --commands); do
+    explains "$pages/man1/freetoken-$command.1" "$build/bin/freetoken" help "$command"
     grep -q "freetoken\\\\-$command" "$pages/man1/freetoken.1" || fail "freetoken.1 lacks $command"
 done
 for key in providers.allow numerics memory.kv_tokens; do

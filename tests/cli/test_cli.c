@@ -961,6 +961,7 @@ static void inspect(void **state) {
     o = DEMO("inspect", MODEL, "--plan", "--json", "--ctx", "512");
     report = parse(&o);
     assert_int_equal(integer(json_object_get(report, "memory"), "context"), 512);
+    assert_int_equal(integer(json_object_get(report, "memory"), "requests"), 8);
     assert_true(json_array_size(json_object_get(report, "tensors")) > 100);
     json_decref(report);
     o = DEMO("inspect", MODEL, "--plan");
@@ -1149,6 +1150,89 @@ static void allow_refused(void **state) {
     free_provider(&p);
 }
 
+/* A home that is reached through a link is nothing to refuse. */
+static void allow_behind_a_link(void **state) {
+    (void)state;
+    provider p = demo_provider();
+    char *home = in_work("home"), *real_home = in_work("real-home");
+    char *folder = in_work("real-home/freetoken"),
+         *path = in_work("real-home/freetoken/config.yaml");
+    assert_int_equal(rename(home, real_home), 0);
+    assert_int_equal(symlink(real_home, home), 0);
+    output o = RUN("providers", "allow", p.folder);
+    expect_code(&o, 0);
+    expect_text(o.out, path);
+    release(&o);
+    o = RUN("tokenize", MODEL, "-p", "x");
+    expect_code(&o, 0);
+    release(&o);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder), 0);
+    assert_int_equal(unlink(home), 0);
+    assert_int_equal(rename(real_home, home), 0);
+    free(home);
+    free(real_home);
+    free(folder);
+    free(path);
+    free_provider(&p);
+}
+
+static void refuse_place(const char *name, const char *folder, const char *part) {
+    char *path = in_work(name);
+    output o = RUN("providers", "allow", folder, "--config", path);
+    expect_code(&o, 3);
+    expect_text(o.err, "nothing written");
+    expect_text(o.err, part);
+    expect_text(o.err, path);
+    if (strstr(o.err, ".tmp-")) fail_msg("the temporary name is shown: %s", o.err);
+    release(&o);
+    assert_int_equal(access(path, F_OK), -1);
+    free(path);
+}
+
+/* A configuration that every run would refuse is not written. */
+static void allow_where_no_run_looks(void **state) {
+    (void)state;
+    provider p = demo_provider();
+    char *place = in_work("place"), *link = in_work("link-to-place");
+    char *path = in_work("place/c.yaml");
+    assert_int_equal(mkdir(place, 0700), 0);
+    assert_int_equal(symlink(place, link), 0);
+    refuse_place("link-to-place/c.yaml", p.folder, "is a symbolic link");
+    assert_int_equal(chmod(place, 0775), 0);
+    refuse_place("place/c.yaml", p.folder, "run: chmod go-w");
+    assert_int_equal(chmod(place, 0755), 0);
+    output o = RUN("providers", "allow", p.folder, "--config", path);
+    expect_code(&o, 0);
+    release(&o);
+    assert_int_equal(chmod(path, 0660), 0);
+    o = RUN("providers", "allow", p.folder, "--config", path); /* nothing to write either */
+    expect_code(&o, 3);
+    expect_text(o.err, "chmod go-w");
+    release(&o);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(unlink(link), 0);
+    assert_int_equal(rmdir(place), 0); /* nothing temporary was left */
+    free(place);
+    free(link);
+    free(path);
+    free_provider(&p);
+}
+
+static void list_what_cannot_be_read(void **state) {
+    (void)state;
+    char *path = in_work("unreadable.yaml");
+    write_text(path, "providers:\n  search: ['/no/such/folder']\n  allow:\n    - {name: gone, "
+                     "path: /no/such/gone.so}\n");
+    output o = RUN("providers", "list", "--config", path);
+    expect_code(&o, 0);
+    expect_text(o.out, "unreadable: FTK_E_NOT_FOUND\n  path           /no/such/folder\n  cannot");
+    expect_text(o.out, "\ngone: allowed, not pinned, FTK_E_PROVIDER_");
+    if (strstr(o.out, "architectures")) fail_msg("nothing is known of it: %s", o.out);
+    release(&o);
+    free(path);
+}
+
 /* Every byte of a long configuration survives. */
 static void allow_keeps_text(void **state) {
     (void)state;
@@ -1200,8 +1284,11 @@ static void check_explained(json_t *report, const char *outcome, const char *rea
 
 static void explain_provider(void **state) {
     (void)state;
-    check_explained(explained(MODEL, NULL, FTK_CONFIG, 0), "one provider takes it",
-                    "would be loaded");
+    json_t *taken = explained(MODEL, NULL, FTK_CONFIG, 0);
+    const json_t *provenance = json_object_get(taken, "provenance");
+    assert_string_equal(text_of(provenance, "stage"), "plan memory");
+    assert_string_equal(text_of(json_object_get(provenance, "provider"), "name"), "qwen36");
+    check_explained(taken, "one provider takes it", "would be loaded");
     check_explained(explained("qwen35moe", "gguf", FTK_CONFIG, 0), "one provider takes it",
                     "would be loaded");
     check_explained(explained("qwen35", "gguf", FTK_CONFIG, 4), "no allowed provider claims it",
@@ -1227,6 +1314,12 @@ static void explain_provider(void **state) {
     output o = RUN("providers", "explain", MODEL, "--config", path);
     expect_code(&o, 4);
     expect_text(o.out, "architecture qwen35moe, container gguf\nno  qwen36 (");
+    assert_null(strstr(o.out, "load_address"));
+    release(&o);
+    o = RUN("providers", "explain", MODEL, "--config", FTK_CONFIG);
+    expect_code(&o, 0);
+    expect_text(o.out, "    load_address: 0x");
+    expect_text(o.out, "    policy.fused: \"auto\" (default)\n");
     release(&o);
     free(command);
     free(text);
@@ -1301,17 +1394,17 @@ static void check_bench(const json_t *o, size_t warmup, size_t repeat, const cha
     assert_true(json_is_null(json_object_get(o, "void_reason")));
     assert_string_equal(text_of(o, "cause"), "model execution");
     assert_string_equal(text_of(o, "version"), "0.1.0");
-    assert_int_equal(integer(json_object_get(o, "executed_batch_sizes"), "1"), repeat * 7);
+    assert_int_equal(integer(json_object_get(o, "histogram"), "1"), repeat * 7);
     assert_true(integer(json_object_get(o, "machine"), "cores_allowed") >= 1);
     assert_int_equal(json_array_size(runs), warmup + repeat);
-    check_spread(json_object_get(o, "decode_tok_s"));
-    check_spread(json_object_get(o, "prefill_tok_s"));
+    check_spread(json_object_get(json_object_get(o, "figures"), "decode_tok_s"));
+    check_spread(json_object_get(json_object_get(o, "figures"), "prefill_tok_s"));
     size_t i;
     const json_t *run;
     json_array_foreach(runs, i, run) {
         assert_string_equal(text_of(run, "hash"), hash);
         assert_int_equal(json_is_true(json_object_get(run, "warmup")), i < warmup);
-        assert_int_equal(integer(run, "tokens"), 8);
+        assert_int_equal(integer(run, "window_steps"), 7);
     }
 }
 
@@ -1320,34 +1413,54 @@ static void bench_decode(void **state) {
     output o = DEMO("run", MODEL, "--json", "-p", ONCE, "-n", "8", "--ignore-eos");
     json_t *once = parse(&o);
     o = BENCH("decode", "--model", MODEL, "--tokens", "8", "--repeat", "2", "--warmup", "1",
-              "--prompt", ONCE, "--json");
+              "--prompt", ONCE, "--no-bandwidth", "--json");
     json_t *bench = parse(&o);
     check_bench(bench, 1, 2, text_of(once, "hash"));
     json_decref(bench);
     json_decref(once);
     o = BENCH("decode", "--model", MODEL, "--tokens", "8", "--repeat", "1", "--warmup", "0",
-              "--prompt-tokens", "33");
+              "--prompt-tokens", "33", "--no-bandwidth");
     expect_code(&o, 0);
     expect_text(o.out, "33 prompt tokens, 8 tokens, 1 runs after 0 warm-up");
-    expect_text(o.out, "\ndecode ");
-    expect_text(o.out, "\nprefill ");
+    expect_text(o.out, "\ndecode_tok_s ");
+    expect_text(o.out, "\nprefill_tok_s ");
     release(&o);
-    o = BENCH("decode", "-m", MODEL, "-n", "4", "--repeat=1", "--warmup=0", "-p", LAST);
+    o = BENCH("decode", "-m", MODEL, "-n", "4", "--repeat=1", "--warmup=0", "-p", LAST,
+              "--no-bandwidth");
     expect_code(&o, 0);
     release(&o);
 }
 
 /* A run that ends early is no measurement: the context is too small here. */
+/* Both of a pair run the same, and too few runs decide nothing. */
+static void bench_provider_cost(void **state) {
+    (void)state;
+    output o = BENCH("provider-cost", "--model", MODEL, "--tokens", "4", "--repeat", "1",
+                     "--warmup", "0", "--no-bandwidth", "--json");
+    expect_code(&o, 0);
+    json_t *report = parse(&o);
+    const json_t *cost = json_object_get(report, "provider_cost");
+    expect_text(text_of(cost, "verdict"), "not decided: at least 10 runs are wanted");
+    const json_t *rows[2] = {json_object_get(report, "a"), json_object_get(report, "b")};
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *provenance = json_object_get(rows[i], "provenance");
+        const json_t *used = json_object_get(provenance, "provider");
+        assert_int_equal(json_is_true(json_object_get(used, "linked_in")), i == 0);
+    }
+    assert_string_equal(text_of(rows[0], "hash"), text_of(rows[1], "hash"));
+    json_decref(report);
+}
+
 static void bench_void(void **state) {
     (void)state;
     output o = BENCH("decode", "--model", MODEL, "--tokens", "40", "--repeat", "1", "--warmup", "0",
-                     "--ctx", "32", "--json");
+                     "--ctx", "32", "--no-bandwidth", "--json");
     expect_code(&o, 1);
-    expect_text(o.err, "void: a run ended before all tokens were generated");
+    expect_text(o.err, "void: run 1: a run ended before all tokens were generated");
     json_t *bench = json_loads(o.out, 0, NULL);
     assert_non_null(bench);
     assert_true(json_is_false(json_object_get(bench, "valid")));
-    assert_true(json_is_null(json_object_get(bench, "decode_tok_s")));
+    assert_int_equal(json_object_size(json_object_get(bench, "figures")), 0);
     json_decref(bench);
     release(&o);
 }
@@ -1380,6 +1493,7 @@ static int tear_down(void **state) {
                                         "differs.yaml",
                                         "name.yaml",
                                         "refused.yaml",
+                                        "unreadable.yaml",
                                         "link.yaml",
                                         "real.yaml",
                                         "kept.yaml",
@@ -1396,23 +1510,44 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(version_and_help),   cmocka_unit_test(usage_errors),
-        cmocka_unit_test(library_options),    cmocka_unit_test(missing_files),
-        cmocka_unit_test(run_json),           cmocka_unit_test(run_stops),
-        cmocka_unit_test(run_golden),         cmocka_unit_test(run_sampling),
-        cmocka_unit_test(run_prompts),        cmocka_unit_test(stdout_full),
-        cmocka_unit_test(stdout_gone),        cmocka_unit_test(interrupted),
-        cmocka_unit_test(tokenize),           cmocka_unit_test(logits_rows),
-        cmocka_unit_test(logits_files),       cmocka_unit_test(perplexity_one_window),
-        cmocka_unit_test(perplexity_windows), cmocka_unit_test(inspect),
-        cmocka_unit_test(allow_first),        cmocka_unit_test(allow_differs),
-        cmocka_unit_test(allow_by_name),      cmocka_unit_test(allow_refused),
-        cmocka_unit_test(allow_keeps_text),   cmocka_unit_test(bench_decode),
-        cmocka_unit_test(bench_void),         cmocka_unit_test(explain_provider),
-        cmocka_unit_test(selftest),           cmocka_unit_test(selftest_model),
-        cmocka_unit_test(run_bias),           cmocka_unit_test(run_stop),
-        cmocka_unit_test(run_logprobs),       cmocka_unit_test(chat_remembers),
-        cmocka_unit_test(chat_commands),      cmocka_unit_test(chat_untrained),
+        cmocka_unit_test(version_and_help),
+        cmocka_unit_test(usage_errors),
+        cmocka_unit_test(library_options),
+        cmocka_unit_test(missing_files),
+        cmocka_unit_test(run_json),
+        cmocka_unit_test(run_stops),
+        cmocka_unit_test(run_golden),
+        cmocka_unit_test(run_sampling),
+        cmocka_unit_test(run_prompts),
+        cmocka_unit_test(stdout_full),
+        cmocka_unit_test(stdout_gone),
+        cmocka_unit_test(interrupted),
+        cmocka_unit_test(tokenize),
+        cmocka_unit_test(logits_rows),
+        cmocka_unit_test(logits_files),
+        cmocka_unit_test(perplexity_one_window),
+        cmocka_unit_test(perplexity_windows),
+        cmocka_unit_test(inspect),
+        cmocka_unit_test(allow_first),
+        cmocka_unit_test(allow_differs),
+        cmocka_unit_test(allow_by_name),
+        cmocka_unit_test(allow_refused),
+        cmocka_unit_test(allow_behind_a_link),
+        cmocka_unit_test(allow_where_no_run_looks),
+        cmocka_unit_test(list_what_cannot_be_read),
+        cmocka_unit_test(allow_keeps_text),
+        cmocka_unit_test(bench_decode),
+        cmocka_unit_test(bench_provider_cost),
+        cmocka_unit_test(bench_void),
+        cmocka_unit_test(explain_provider),
+        cmocka_unit_test(selftest),
+        cmocka_unit_test(selftest_model),
+        cmocka_unit_test(run_bias),
+        cmocka_unit_test(run_stop),
+        cmocka_unit_test(run_logprobs),
+        cmocka_unit_test(chat_remembers),
+        cmocka_unit_test(chat_commands),
+        cmocka_unit_test(chat_untrained),
         cmocka_unit_test(chat_interrupted),
     };
     return cmocka_run_group_tests_name("test_cli", tests, set_up, tear_down);

@@ -18,7 +18,6 @@
 
 #include <cmocka.h>
 
-#include "../../bench/summary.h"
 #include "cli/allow_edit.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -470,49 +469,6 @@ static void files_that_fail(void **state) {
     remove_folder(&f);
 }
 
-/* ---- summaries ---- */
-
-static void spreads(void **state) {
-    (void)state;
-    double odd[] = {3.0, 1.0, 2.0};
-    fti_bench_spread s = fti_bench_spread_of(odd, 3);
-    assert_true(s.median == 2.0 && s.min == 1.0 && s.max == 3.0);
-    double even[] = {10.0, 4.0, 1.0, 2.0};
-    s = fti_bench_spread_of(even, 4);
-    assert_true(s.median == 3.0 && s.min == 1.0 && s.max == 10.0);
-    double one[] = {5.0};
-    s = fti_bench_spread_of(one, 1);
-    assert_true(s.median == 5.0 && s.min == 5.0 && s.max == 5.0);
-}
-
-static void rates(void **state) {
-    (void)state;
-    ftk_generate_result r = FTK_GENERATE_RESULT_INIT;
-    assert_true(fti_bench_decode_rate(&r) == 0.0);
-    r.tokens = 11;
-    r.decode_steps = 10;
-    r.decode_seconds = 2.0;
-    r.prompt_tokens = 30;
-    r.prefill_seconds = 0.5;
-    assert_true(fti_bench_decode_rate(&r) == 5.0);
-    assert_true(fti_bench_prefill_rate(&r) == 60.0);
-}
-
-static void void_series(void **state) {
-    (void)state;
-    ftk_generate_result r[3] = {FTK_GENERATE_RESULT_INIT, FTK_GENERATE_RESULT_INIT,
-                                FTK_GENERATE_RESULT_INIT};
-    for (size_t i = 0; i < 3; i++) r[i].tokens = 8;
-    assert_null(fti_bench_void_reason(r, 3, 8));
-    assert_non_null(fti_bench_void_reason(r, 3, 9));
-    r[1].hash = 1;
-    assert_non_null(fti_bench_void_reason(r, 3, 8));
-    assert_null(fti_bench_void_reason(r, 1, 8));
-    r[1].hash = 0;
-    r[2].tokens = 7;
-    assert_non_null(fti_bench_void_reason(r, 3, 8));
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(utf8_table),
@@ -528,9 +484,6 @@ int main(void) {
         cmocka_unit_test(files_through_links),
         cmocka_unit_test(files_written_directly),
         cmocka_unit_test(files_that_fail),
-        cmocka_unit_test(spreads),
-        cmocka_unit_test(rates),
-        cmocka_unit_test(void_series),
     };
     return cmocka_run_group_tests_name("test_tool", tests, NULL, NULL);
 }

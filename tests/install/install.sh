@@ -177,5 +177,18 @@ if project "$tmp/qwen36" -DCMAKE_BUILD_TYPE=Release; then
     same "the provider built alone" "$text" "$story"
     tried=$((tried + 1))
 fi
+
+# ---- a clone in a folder whose name a shell or a generator could trip over ----
+clone="$tmp/a clone of \$me's"
+mkdir "$clone"
+for entry in "$source"/*; do
+    case ${entry##*/} in build* | tests) ;; *) cp -R "$entry" "$clone" ;; esac
+done
+if quietly "cmake in a clone" cmake -S "$clone" -B "$clone/build" -G Ninja -DFTK_BUILD_TESTS=OFF -DFTK_BUILD_BENCH=OFF -DCMAKE_BUILD_TYPE=Debug &&
+    quietly "building a clone" cmake --build "$clone/build" --target freetoken_cli demo_config; then
+    text=$("$clone/build/bin/freetoken" run "$model" --config "$clone/build/etc/demo.yaml" -p "$prompt" -n 64 2>"$tmp/log") || fail "the clone's run: $(cat "$tmp/log")"
+    same "a clone's program" "$text" "$story"
+    tried=$((tried + 1))
+fi
 [ "$failed" -eq 0 ] && echo "install: $compiled headers, $tried programs that tell the same story"
 exit "$failed"
