@@ -56,6 +56,16 @@ FTK_API ftk_status ftk_config_set(ftk_config *config, const char *key, const cha
                                   ftk_error *err);
 FTK_API void ftk_config_free(ftk_config *config); /* NULL is allowed */
 
+/* Adds a provider that is part of the program: `entry` is its freetoken_provider_v1. What is
+ * the program's own needs no line in the configuration and no check of files; the rules of
+ * levels, versions, hardware and claims are those of a provider that is loaded. A pair that an
+ * allowed provider claims too is an error when an engine opens, unless providers.select names
+ * that one. At most 16. */
+struct ftk_provider;
+FTK_API ftk_status ftk_config_link_provider(ftk_config *config,
+                                            const struct ftk_provider *(*entry)(void),
+                                            ftk_error *err);
+
 /* ---- reports --------------------------------------------------------------- */
 
 /* Reports are JSON texts in memory of the library: free with ftk_report_free. */
@@ -109,10 +119,14 @@ typedef struct ftk_open_options {
     void *log_user;
     uint32_t log_level; /* FTK_LOG_ */
     uint32_t reserved0;
+    /* What ftk_engine_record said in the process that started this one (by exec, not by a bare
+     * fork): opening fails with FTK_E_PROVIDER_RECORD, before any code of a provider runs, if
+     * this process would resolve another one. May be NULL. */
+    const char *provider_record;
 } ftk_open_options;
 
 #define FTK_OPEN_OPTIONS_INIT                                                                      \
-    { (uint32_t)sizeof(ftk_open_options), 0, NULL, NULL, NULL, NULL, FTK_LOG_INFO, 0 }
+    { (uint32_t)sizeof(ftk_open_options), 0, NULL, NULL, NULL, NULL, FTK_LOG_INFO, 0, NULL }
 
 /* Opens a model. On success the caller owns *out; on failure everything is
  * released and *out is NULL. The configuration is copied as far as it is needed. */
@@ -131,6 +145,9 @@ FTK_API void ftk_engine_close(ftk_engine *engine);
 /* JSON: who computes what, how: provider, levels, checkpoint, backend, variants
  * and fallbacks, policy, notes. Complete once READY. */
 FTK_API ftk_status ftk_engine_provenance(const ftk_engine *engine, char **json, ftk_error *err);
+/* Which provider this process resolved, as lines of text to hand to processes that it starts:
+ * see ftk_open_options.provider_record. Free with ftk_report_free. */
+FTK_API ftk_status ftk_engine_record(const ftk_engine *engine, char **record, ftk_error *err);
 /* JSON: what has run since READY: steps, executed batch sizes, tokens, graph
  * replays, requests running and waiting, KV pages in use. */
 FTK_API ftk_status ftk_engine_stats(const ftk_engine *engine, char **json, ftk_error *err);

@@ -141,7 +141,7 @@ typedef struct ftk_activation {
  * + head) * dim. Device addresses, owned by the core, valid until destroy. */
 typedef struct ftk_kv_view {
     uint32_t struct_size;
-    uint32_t type; /* FTK_TYPE_F16 or FTK_TYPE_F32, of keys and values */
+    uint32_t type; /* of keys and values: FTK_TYPE_ F16, BF16, Q8_0 or F32 */
     uint32_t kv_heads;
     uint32_t key_dim;
     uint32_t value_dim;
@@ -226,7 +226,11 @@ typedef struct ftk_host {
      * does not report it. */
     ftk_status (*capability)(ftk_core_ctx *, ftk_str name, int64_t *value);
 
-    /* Interface table of process lifetime, or NULL if name or level is unknown. */
+    /* Interface table of process lifetime, or NULL if name or level is unknown. There are
+     * "checkpoint_reader", "operators" and "kernels", each at level 0. Names kept for what
+     * comes: "log", "telemetry", "bank_view", "prepared_copy", "stream", "event",
+     * "residency", "graph_safe", "state", "reasoning", "tool_calls", "multimodal". None is, or
+     * will be, for scheduling, admission, residency policy or capture. */
     const void *(*query)(ftk_core_ctx *, ftk_str name, uint32_t level);
 } ftk_host;
 
@@ -432,6 +436,24 @@ typedef struct ftk_op_gather_rows {
     uint32_t n;
 } ftk_op_gather_rows;
 
+/* y[r] = x[r] * f, or y[r] += with FTK_SCALE_ACCUMULATE (the product is rounded
+ * before it is added), n values each; f is factors[index[r]], or factors[0] where
+ * index is NULL. A row whose index is not below factor_count is left alone. y may
+ * be x. What follows a matmul whose weights have a factor beside them. */
+#define FTK_SCALE_ACCUMULATE 1u
+typedef struct ftk_op_scale {
+    const float *x;
+    const float *factors;
+    const int32_t *index; /* [rows], or NULL */
+    float *y;
+    uint64_t x_stride;
+    uint64_t y_stride;
+    uint32_t rows;
+    uint32_t n;
+    uint32_t factor_count;
+    uint32_t required; /* FTK_SCALE_ */
+} ftk_op_scale;
+
 typedef struct ftk_if_operators {
     uint32_t struct_size;
     uint32_t level;
@@ -452,6 +474,7 @@ typedef struct ftk_if_operators {
     ftk_status (*swiglu)(ftk_stream *, const ftk_op_swiglu *);
     ftk_status (*combine)(ftk_stream *, const ftk_op_combine *);
     ftk_status (*gather_rows)(ftk_stream *, const ftk_op_gather_rows *);
+    ftk_status (*scale)(ftk_stream *, const ftk_op_scale *);
 } ftk_if_operators;
 
 /*
@@ -528,6 +551,13 @@ typedef struct ftk_identity {
     ftk_str containers;    /* "gguf" ... */
     ftk_str backends;      /* "cpu" ... */
     ftk_str license;
+    /* Targets that the provider's device code was built for: "sm_90 gfx1201". Empty if it
+     * brings none. An engine on a device of another target refuses it before it is loaded. */
+    ftk_str device_code;
+    /* What it claims its (architecture, container) pairs as. "model" or empty: it owns the
+     * architectures. "format": it only adds the containers to architectures that another
+     * allowed provider owns. */
+    ftk_str provides;
 } ftk_identity;
 
 /* The ELF note that repeats the identity, so that it can be read without running
@@ -537,6 +567,14 @@ typedef struct ftk_identity {
 #define FTK_NOTE_TYPE  1u
 #define FTK_PROVIDER_NOTE(name, version, api_level, min_host_level, core_range, architectures,     \
                           containers, backends, license)                                           \
+    FTK_PROVIDER_NOTE_MORE(name, version, api_level, min_host_level, core_range, architectures,    \
+                           containers, backends, license, "")
+/* The same with the lines that most providers do not need: `more` is one of the two below, or
+ * both side by side. */
+#define FTK_NOTE_DEVICE_CODE(targets) "device_code=" targets "\\n"
+#define FTK_NOTE_PROVIDES(what)       "provides=" what "\\n"
+#define FTK_PROVIDER_NOTE_MORE(name, version, api_level, min_host_level, core_range,               \
+                               architectures, containers, backends, license, more)                 \
     __asm__(".pushsection .note.freetoken,\"a\",%note\n"                                           \
             ".balign 4\n"                                                                          \
             ".long 2f-1f\n"                                                                        \
@@ -547,7 +585,7 @@ typedef struct ftk_identity {
             "3: .ascii \"name=" name "\\nversion=" version "\\napi_level=" api_level               \
             "\\nmin_host_level=" min_host_level "\\ncore_range=" core_range                        \
             "\\narchitectures=" architectures "\\ncontainers=" containers "\\nbackends=" backends  \
-            "\\nlicense=" license "\\n\"\n"                                                        \
+            "\\nlicense=" license "\\n" more "\"\n"                                                \
             "4: .balign 4\n"                                                                       \
             ".popsection\n")
 

@@ -57,6 +57,7 @@ typedef int32_t ftk_status;
     X(FTK_E_PROVIDER_CONTRACT, -415, "provider broke the contract")                                \
     X(FTK_E_PROVIDER_SECURE_EXEC, -416, "no providers under secure execution")                     \
     X(FTK_E_PROVIDER_REFUSED, -417, "provider refused the checkpoint")                             \
+    X(FTK_E_PROVIDER_RECORD, -418, "provider is not the one that the record names")                \
     X(FTK_E_CKPT_READ, -501, "checkpoint cannot be read")                                          \
     X(FTK_E_CKPT_FORMAT, -502, "checkpoint is malformed")                                          \
     X(FTK_E_CKPT_TRUNCATED, -503, "checkpoint is shorter than it declares")                        \

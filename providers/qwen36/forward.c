@@ -188,22 +188,62 @@ static ftk_activation quantize(pass *p, const float *x, void *packed, uint64_t r
     return op.act;
 }
 
-static void matmul(pass *p, const ftk_weight *weight, const ftk_activation *act, float *y,
-                   uint32_t flags) {
-    ftk_op_matmul op = {
-        .weight = weight, .act = *act, .y = y, .y_stride = weight->rows, .required = flags};
-    ENQUEUE(p, p->m->ops->matmul(p->step->stream, &op));
+/* y = factor * x, or y += with FTK_SCALE_ACCUMULATE; `index` chooses one for each row. */
+static void scale(pass *p, const ftk_weight *factor, const int32_t *index, const float *x, float *y,
+                  uint64_t rows, uint64_t n, uint32_t flags) {
+    ftk_op_scale op = {.x = x,
+                       .factors = factor->data,
+                       .index = index,
+                       .y = y,
+                       .x_stride = n,
+                       .y_stride = n,
+                       .rows = (uint32_t)rows,
+                       .n = (uint32_t)n,
+                       .factor_count = (uint32_t)factor->cols,
+                       .required = flags};
+    ENQUEUE(p, p->m->ops->scale(p->step->stream, &op));
 }
 
-static void grouped(pass *p, const ftk_bank_view *bank, const ftk_activation *act, float *y,
+/* y = factor * (weight . act), or y += with FTK_MATMUL_ACCUMULATE, where the product
+ * needs room if there is a factor. Only the residual stream is added to, by matrices
+ * that stand behind every reader of the normed values: their room is free. */
+static void matmul(pass *p, const ftk_weight *weight, const ftk_weight *factor,
+                   const ftk_activation *act, float *y, uint32_t flags) {
+    bool adds = (flags & FTK_MATMUL_ACCUMULATE) != 0;
+    float *product = factor && adds ? p->w.normed : y;
+    ftk_op_matmul op = {.weight = weight,
+                        .act = *act,
+                        .y = product,
+                        .y_stride = weight->rows,
+                        .required = factor ? 0 : flags};
+    ENQUEUE(p, p->m->ops->matmul(p->step->stream, &op));
+    if (factor)
+        scale(p, factor, NULL, product, y, act->rows, weight->rows,
+              adds ? FTK_SCALE_ACCUMULATE : 0);
+}
+
+/* The product with tensor T_... of a layer. */
+static void project(pass *p, const qwen36_layer *l, int tensor, const ftk_activation *act, float *y,
+                    uint32_t flags) {
+    matmul(p, l->w[tensor], l->factor[tensor], act, y, flags);
+}
+
+/* The products of each pair with its expert of bank B_... */
+static void grouped(pass *p, const qwen36_layer *l, int part, const ftk_activation *act, float *y,
                     uint32_t divisor) {
+    const ftk_bank_view *bank = l->experts[part];
+    const ftk_weight *factor = l->bank_factor[part];
+    const ftk_routing *r = &p->w.routing;
     ftk_op_grouped_matmul op = {.bank = bank,
                                 .act = *act,
-                                .routing = p->w.routing,
+                                .routing = *r,
                                 .y = y,
                                 .y_stride = bank->rows,
                                 .act_divisor = divisor};
     ENQUEUE(p, p->m->ops->grouped_matmul(p->step->stream, &op));
+    if (factor)
+        scale(p, factor, factor->cols > 1 ? r->experts : NULL, y, y, (uint64_t)r->rows * r->used,
+              bank->rows, 0);
 }
 
 /* gate becomes silu(gate) * up */
@@ -288,14 +328,14 @@ static void delta_net(pass *p, const qwen36_layer *l) {
 }
 
 static void linear_mixer(pass *p, const qwen36_layer *l, const ftk_activation *a) {
-    matmul(p, l->w[T_QKV], a, p->w.projected, 0);
-    matmul(p, l->w[T_Z], a, p->w.z, 0);
-    matmul(p, l->w[T_BETA], a, p->w.beta, 0);
-    matmul(p, l->w[T_ALPHA], a, p->w.alpha, 0);
+    project(p, l, T_QKV, a, p->w.projected, 0);
+    project(p, l, T_Z, a, p->w.z, 0);
+    project(p, l, T_BETA, a, p->w.beta, 0);
+    project(p, l, T_ALPHA, a, p->w.alpha, 0);
     delta_net(p, l);
     ftk_activation y = quantize(p, p->w.mixed, p->w.mixed_packed, p->step->rows,
                                 l->w[T_SSM_OUT]->cols, l->mixed_formats);
-    matmul(p, l->w[T_SSM_OUT], &y, p->w.x, FTK_MATMUL_ACCUMULATE);
+    project(p, l, T_SSM_OUT, &y, p->w.x, FTK_MATMUL_ACCUMULATE);
 }
 
 static void rope(pass *p, float *x, uint64_t row_stride, uint64_t head_stride, uint32_t heads) {
@@ -344,39 +384,39 @@ static void attend(pass *p, const qwen36_layer *l) {
 }
 
 static void full_mixer(pass *p, const qwen36_layer *l, const ftk_activation *a) {
-    matmul(p, l->w[T_Q], a, p->w.projected, 0);
-    matmul(p, l->w[T_K], a, p->w.k, 0);
-    matmul(p, l->w[T_V], a, p->w.v, 0);
+    project(p, l, T_Q, a, p->w.projected, 0);
+    project(p, l, T_K, a, p->w.k, 0);
+    project(p, l, T_V, a, p->w.v, 0);
     attend(p, l);
     ftk_activation o = quantize(p, p->w.mixed, p->w.mixed_packed, p->step->rows, l->w[T_O]->cols,
                                 l->mixed_formats);
-    matmul(p, l->w[T_O], &o, p->w.x, FTK_MATMUL_ACCUMULATE);
+    project(p, l, T_O, &o, p->w.x, FTK_MATMUL_ACCUMULATE);
 }
 
 static void routed_experts(pass *p, const qwen36_layer *l, const ftk_activation *f) {
     const qwen36_config *c = &p->m->config;
     uint64_t pairs = (uint64_t)p->step->rows * c->used_experts;
-    matmul(p, l->w[T_ROUTER], f, p->w.router, 0);
+    project(p, l, T_ROUTER, f, p->w.router, 0);
     ftk_op_route route = {
         .logits = p->w.router, .logits_stride = c->experts, .routing = p->w.routing};
     ENQUEUE(p, p->m->ops->route(p->step->stream, &route));
-    grouped(p, l->experts[B_GATE], f, p->w.gate, c->used_experts);
-    grouped(p, l->experts[B_UP], f, p->w.up, c->used_experts);
+    grouped(p, l, B_GATE, f, p->w.gate, c->used_experts);
+    grouped(p, l, B_UP, f, p->w.up, c->used_experts);
     swiglu(p, p->w.gate, p->w.up, pairs, c->expert_ff);
     ftk_activation h = quantize(p, p->w.gate, p->w.expert_packed, pairs, c->expert_ff,
                                 l->expert_formats);
-    grouped(p, l->experts[B_DOWN], &h, p->w.contributions, 1);
+    grouped(p, l, B_DOWN, &h, p->w.contributions, 1);
 }
 
 static void shared_expert(pass *p, const qwen36_layer *l, const ftk_activation *f) {
     const qwen36_config *c = &p->m->config;
-    matmul(p, l->w[T_SHARED_GATE_INP], f, p->w.shared_logit, 0);
-    matmul(p, l->w[T_SHARED_GATE], f, p->w.shared_gate, 0);
-    matmul(p, l->w[T_SHARED_UP], f, p->w.shared_up, 0);
+    project(p, l, T_SHARED_GATE_INP, f, p->w.shared_logit, 0);
+    project(p, l, T_SHARED_GATE, f, p->w.shared_gate, 0);
+    project(p, l, T_SHARED_UP, f, p->w.shared_up, 0);
     swiglu(p, p->w.shared_gate, p->w.shared_up, p->step->rows, c->shared_ff);
     ftk_activation h = quantize(p, p->w.shared_gate, p->w.shared_packed, p->step->rows,
                                 c->shared_ff, l->shared_formats);
-    matmul(p, l->w[T_SHARED_DOWN], &h, p->w.shared, 0);
+    project(p, l, T_SHARED_DOWN, &h, p->w.shared, 0);
 }
 
 static void moe(pass *p, const qwen36_layer *l) {
@@ -420,7 +460,7 @@ static void head(pass *p) {
     norm(p, p->w.last, p->m->g[G_OUTPUT_NORM], p->w.last, p->step->logit_count);
     ftk_activation a = quantize(p, p->w.last, p->w.last_packed, p->step->logit_count,
                                 p->m->config.hidden, p->m->output_format);
-    matmul(p, p->m->g[G_OUTPUT], &a, p->step->logits, 0);
+    matmul(p, p->m->g[G_OUTPUT], p->m->g_factor[G_OUTPUT], &a, p->step->logits, 0);
 }
 
 ftk_status qwen36_run(ftk_model *m, const ftk_step *step) {
@@ -436,6 +476,8 @@ ftk_status qwen36_run(ftk_model *m, const ftk_step *step) {
                           .y_stride = m->config.hidden,
                           .rows = step->rows};
     ENQUEUE(&p, m->ops->embed(step->stream, &embed));
+    if (m->g_factor[G_EMBED])
+        scale(&p, m->g_factor[G_EMBED], NULL, p.w.x, p.w.x, step->rows, m->config.hidden, 0);
     for (uint32_t i = 0; i < m->config.layers; i++) layer(&p, i);
     head(&p);
     if (p.status != FTK_OK)

@@ -71,11 +71,15 @@ enum { G_EMBED, G_OUTPUT_NORM, G_OUTPUT, G_COUNT };
 
 typedef struct qwen36_layer {
     bool linear;
-    uint32_t cache;               /* index among the layers of its kind */
-    uint64_t plan[T_COUNT];       /* index in the plan, NO_TENSOR where the kind has none */
-    uint64_t bank[B_COUNT];       /* index among the bank parts */
-    const ftk_weight *w[T_COUNT]; /* after load_weights */
+    uint32_t cache;                     /* index among the layers of its kind */
+    uint64_t plan[T_COUNT];             /* index in the plan, NO_TENSOR where the kind has none */
+    uint64_t bank[B_COUNT];             /* index among the bank parts */
+    uint64_t factor_plan[T_COUNT];      /* of factors beside weights, NO_TENSOR: none */
+    uint64_t bank_factor_plan[B_COUNT]; /* the same of experts */
+    const ftk_weight *w[T_COUNT];       /* after load_weights */
+    const ftk_weight *factor[T_COUNT];  /* one number, or NULL */
     const ftk_bank_view *experts[B_COUNT];
+    const ftk_weight *bank_factor[B_COUNT]; /* one number or one per expert, or NULL */
     /* activation formats that the readers of each intermediate need */
     uint32_t mixer_formats;  /* of the normed input of the mixer */
     uint32_t mixed_formats;  /* of the input of the output projection */
@@ -114,8 +118,11 @@ struct ftk_model {
     ftk_kv_layer *kv_layers;
     uint64_t kv_layer_count;
     uint64_t linear_count;
+    uint64_t factor_count; /* tensors of factors that the plan reads */
     uint64_t global[G_COUNT];
+    uint64_t global_factor[G_COUNT]; /* as factor_plan */
     const ftk_weight *g[G_COUNT];
+    const ftk_weight *g_factor[G_COUNT];
     uint32_t output_format;
     float attention_scale;
 

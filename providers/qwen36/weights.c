@@ -7,7 +7,8 @@
  * llama.cpp's converter writes them (its value transformations, 1 + w in norms
  * and -exp in ssm_a, are already in the file), and the variations that are in
  * use: query, key and value or gate and up in one tensor, ssm_dt without a suffix,
- * vectors in 16 bits, which load_weights widens.
+ * vectors in 16 bits, which load_weights widens, NVFP4 matrices with a factor beside
+ * them.
  */
 #include "qwen36.h"
 
@@ -81,7 +82,10 @@ static ftk_status find(ftk_model *m, const char *name, uint64_t *index, ftk_tens
                            "tensor '%s' is missing: the file is incomplete or badly converted, "
                            "fetch or convert it again",
                            name);
-    return m->reader->tensor(m->ctx, *index, info);
+    ftk_status status = m->reader->tensor(m->ctx, *index, info);
+    if (status == FTK_OK) return FTK_OK;
+    return qwen36_fail(m->host, m->ctx, status, "tensor '%s' cannot be described by the host",
+                       name);
 }
 
 static const char *type_name(uint32_t type) {
@@ -107,27 +111,11 @@ static ftk_status check_shape(ftk_model *m, const char *name, const ftk_tensor_i
                        (unsigned long long)d0, (unsigned long long)d1, (unsigned long long)d2);
 }
 
-/* Such weights come with one more factor per tensor, which nothing here applies. */
-static ftk_status check_companion(ftk_model *m, const char *name, uint32_t type) {
-    char scale[72];
-    uint64_t index;
-    size_t stem = strlen(name);
-    if (type != FTK_TYPE_NVFP4) return FTK_OK;
-    if (stem > 7 && strcmp(name + stem - 7, ".weight") == 0) stem -= 7;
-    snprintf(scale, sizeof scale, "%.*s.scale", (int)stem, name);
-    if (m->reader->find_tensor(m->ctx, qwen36_str(scale), &index) != FTK_OK) return FTK_OK;
-    return qwen36_fail(m->host, m->ctx, FTK_E_CKPT_TYPE,
-                       "tensor '%s' has type NVFP4 with a factor of its own in '%s', which is not "
-                       "supported: use a file quantised to another type, such as Q4_K",
-                       name, scale);
-}
-
 /* Finds `name`, which must have this shape, and a type that its readers take. */
 static ftk_status find_source(ftk_model *m, const char *name, const spec *s, uint64_t *index,
                               ftk_tensor_info *info) {
     ftk_status status = find(m, name, index, info);
     if (status == FTK_OK) status = check_shape(m, name, info, s->cols, s->rows, 1);
-    if (status == FTK_OK) status = check_companion(m, name, info->type);
     if (status != FTK_OK) return status;
     m->source_count++;
     if (!s->f32 || info->type == FTK_TYPE_F32 || info->type == FTK_TYPE_F16 ||
@@ -163,6 +151,33 @@ static ftk_status plan_tensor(ftk_model *m, const char *name, const spec *s, uin
     return status;
 }
 
+/* The factor of a matrix of type NVFP4, NAME.scale beside NAME.weight: one number, or,
+ * for a bank of experts, one of each. Other types carry all of their scales in blocks. */
+static ftk_status plan_factor(ftk_model *m, const char *name, uint32_t type, uint64_t experts,
+                              uint64_t *slot) {
+    char scale[64];
+    uint64_t index;
+    ftk_tensor_info info = {.struct_size = (uint32_t)sizeof info};
+    size_t stem = strlen(name);
+    *slot = NO_TENSOR;
+    if (type != FTK_TYPE_NVFP4) return FTK_OK;
+    if (stem > 7 && strcmp(name + stem - 7, ".weight") == 0) stem -= 7;
+    snprintf(scale, sizeof scale, "%.*s.scale", (int)stem, name);
+    if (m->reader->find_tensor(m->ctx, qwen36_str(scale), &index) != FTK_OK) return FTK_OK;
+    ftk_status status = find(m, scale, &index, &info);
+    if (status != FTK_OK) return status;
+    spec s = {scale, ANY_LAYER, true, 1, info.dims[0] == 1 ? 1 : experts};
+    m->factor_count++;
+    return plan_tensor(m, scale, &s, slot);
+}
+
+static ftk_status plan_matrix(ftk_model *m, const char *name, const spec *s, uint64_t *slot,
+                              uint64_t *factor) {
+    ftk_status status = plan_tensor(m, name, s, slot);
+    if (status != FTK_OK) return status;
+    return plan_factor(m, name, m->tensors[*slot].type, 1, factor);
+}
+
 /* Query and gate, key and value out of one tensor, in this order. */
 static ftk_status plan_fused_attention(ftk_model *m, uint32_t layer, const spec specs[T_COUNT]) {
     static const int parts[] = {T_Q, T_K, T_V};
@@ -174,12 +189,15 @@ static ftk_status plan_fused_attention(ftk_model *m, uint32_t layer, const spec 
     snprintf(name, sizeof name, "blk.%u." FUSED_QKV, layer);
     ftk_status status = find_source(m, name, &whole, &index, &info);
     if (status != FTK_OK) return status;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    uint64_t factor;
+    status = plan_factor(m, name, info.type, 1, &factor);
+    for (size_t i = 0; status == FTK_OK && i < sizeof parts / sizeof *parts; i++) {
         const spec *s = &specs[parts[i]];
         add_rows(m, name, s, index, offset, info.type, &m->layers[layer].plan[parts[i]]);
+        m->layers[layer].factor_plan[parts[i]] = factor;
         offset += info.bytes / whole.rows * s->rows;
     }
-    return FTK_OK;
+    return status;
 }
 
 /* The part of the experts that begins at row `first` of `rows_stored` in each. */
@@ -194,7 +212,6 @@ static ftk_status plan_bank(ftk_model *m, uint32_t layer, int part, const char *
     ftk_tensor_info info = {.struct_size = (uint32_t)sizeof info};
     ftk_status status = find(m, name, &index, &info);
     if (status == FTK_OK) status = check_shape(m, name, &info, cols, rows_stored, c->experts);
-    if (status == FTK_OK) status = check_companion(m, name, info.type);
     if (status != FTK_OK) return status;
     if (first == 0) m->source_count++;
     uint64_t at = (uint64_t)layer * B_COUNT + (uint64_t)part;
@@ -210,6 +227,9 @@ static ftk_status plan_bank(ftk_model *m, uint32_t layer, int part, const char *
                                         .used = c->used_experts,
                                         .type = info.type};
     m->layers[layer].bank[part] = at;
+    uint64_t *factors = m->layers[layer].bank_factor_plan;
+    if (first == 0) return plan_factor(m, name, info.type, c->experts, &factors[part]);
+    factors[part] = factors[B_GATE]; /* of the same tensor */
     return FTK_OK;
 }
 
@@ -232,7 +252,7 @@ static ftk_status plan_dense(ftk_model *m, uint32_t layer, const spec specs[T_CO
     bool fused = !l->linear && !in_layer(m, layer, specs[T_Q].suffix) &&
                  in_layer(m, layer, FUSED_QKV);
     for (int t = 0; t < T_COUNT; t++) {
-        l->plan[t] = NO_TENSOR;
+        l->plan[t] = l->factor_plan[t] = NO_TENSOR;
         if (specs[t].kind == (l->linear ? FULL_LAYER : LINEAR_LAYER)) continue;
         if (fused && (t == T_Q || t == T_K || t == T_V)) continue;
         const char *suffix = specs[t].suffix;
@@ -240,7 +260,7 @@ static ftk_status plan_dense(ftk_model *m, uint32_t layer, const spec specs[T_CO
             suffix = "ssm_dt";
         char name[64];
         snprintf(name, sizeof name, "blk.%u.%s", layer, suffix);
-        ftk_status status = plan_tensor(m, name, &specs[t], &l->plan[t]);
+        ftk_status status = plan_matrix(m, name, &specs[t], &l->plan[t], &l->factor_plan[t]);
         if (status != FTK_OK) return status;
     }
     return fused ? plan_fused_attention(m, layer, specs) : FTK_OK;
@@ -269,11 +289,13 @@ static ftk_status plan_globals(ftk_model *m) {
     for (int g = 0; g < G_COUNT; g++) {
         if (g == G_OUTPUT && tied) {
             m->global[g] = m->global[G_EMBED];
+            m->global_factor[g] = m->global_factor[G_EMBED];
             qwen36_note(m->host, m->ctx, FTK_SEVERITY_INFO,
                         "no output.weight: the token embedding is the output matrix");
             continue;
         }
-        ftk_status status = plan_tensor(m, specs[g].suffix, &specs[g], &m->global[g]);
+        ftk_status status = plan_matrix(m, specs[g].suffix, &specs[g], &m->global[g],
+                                        &m->global_factor[g]);
         if (status != FTK_OK) return status;
     }
     return FTK_OK;
@@ -310,19 +332,46 @@ static void plan_formats(ftk_model *m, qwen36_layer *l) {
                          : &l->moe_formats) |= format_of(m, m->bank_parts[l->bank[part]].type);
 }
 
+static uint64_t count_named(ftk_model *m, const char *ending) {
+    uint64_t total = m->reader->tensor_count(m->ctx), count = 0, size = strlen(ending);
+    for (uint64_t i = 0; i < total; i++) {
+        ftk_tensor_info t = {.struct_size = (uint32_t)sizeof t};
+        if (m->reader->tensor(m->ctx, i, &t) != FTK_OK || t.name.size < size) continue;
+        count += memcmp(t.name.data + (t.name.size - size), ending, (size_t)size) == 0;
+    }
+    return count;
+}
+
+/* Scales that no product is multiplied with; the number of them. */
+static uint64_t note_scales(ftk_model *m) {
+    uint64_t inputs = count_named(m, ".input_scale");
+    uint64_t left = count_named(m, ".scale") - m->factor_count;
+    if (inputs)
+        qwen36_note(m->host, m->ctx, FTK_SEVERITY_INFO,
+                    "%llu tensor%s NAME.input_scale not used: made for activations of four bits, "
+                    "and the activations here have scales of their own",
+                    (unsigned long long)inputs, inputs == 1 ? "" : "s");
+    if (left)
+        qwen36_note(m->host, m->ctx, FTK_SEVERITY_WARNING,
+                    "%llu tensor%s NAME.scale not used: beside no NVFP4 matrix of the text model",
+                    (unsigned long long)left, left == 1 ? "" : "s");
+    return inputs + left;
+}
+
 /* Tensors that nothing here reads are fine (vision, MTP, scales), but are said. */
 static void note_unused(ftk_model *m) {
     uint64_t total = m->reader->tensor_count(m->ctx);
-    uint64_t used = m->source_count;
-    if (total > used)
+    uint64_t known = m->source_count + note_scales(m);
+    if (total > known)
         qwen36_note(m->host, m->ctx,
                     m->config.mtp_blocks ? FTK_SEVERITY_INFO : FTK_SEVERITY_WARNING,
                     "%llu of %llu tensors are not part of the text model and are not used",
-                    (unsigned long long)(total - used), (unsigned long long)total);
+                    (unsigned long long)(total - known), (unsigned long long)total);
 }
 
 static ftk_status allocate_plan(ftk_model *m) {
-    uint64_t layers = m->config.layers, dense = layers * T_COUNT + G_COUNT;
+    uint64_t layers = m->config.layers;
+    uint64_t dense = layers * (2 * T_COUNT + B_COUNT) + 2 * G_COUNT; /* with factors */
     m->tensors = m->host->alloc(m->ctx, dense * sizeof *m->tensors, 0);
     m->names = m->host->alloc(m->ctx, dense * sizeof *m->names, 0);
     m->bank_parts = m->host->alloc(m->ctx, layers * B_COUNT * sizeof *m->bank_parts, 0);
@@ -357,7 +406,9 @@ ftk_status qwen36_plan_weights(ftk_model *m, ftk_plan *plan) {
     return FTK_OK;
 }
 
+/* NULL for NO_TENSOR. */
 static const ftk_weight *weight_at(const ftk_weight_views *views, uint64_t i) {
+    if (i == NO_TENSOR) return NULL;
     return (const ftk_weight *)(const void *)((const char *)views->weights +
                                               i * views->weight_stride);
 }
@@ -378,21 +429,29 @@ static ftk_status widen(ftk_model *m, const ftk_tensor_plan *t, float *out) {
     return status;
 }
 
+static void attach_layer(qwen36_layer *l, const ftk_weight_views *views) {
+    for (int t = 0; t < T_COUNT; t++) {
+        l->w[t] = weight_at(views, l->plan[t]);
+        l->factor[t] = weight_at(views, l->factor_plan[t]);
+    }
+    for (int part = 0; part < B_COUNT; part++) {
+        const char *banks = (const char *)views->banks;
+        l->experts[part] = (const ftk_bank_view *)(const void *)(banks + l->bank[part] *
+                                                                             views->bank_stride);
+        l->bank_factor[part] = weight_at(views, l->bank_factor_plan[part]);
+    }
+}
+
 ftk_status qwen36_load_weights(ftk_model *m, const ftk_weight_views *views) {
     for (uint64_t i = 0; i < m->tensor_count; i++) {
         if (m->tensors[i].source != FTK_SOURCE_COMPUTED) continue;
         ftk_status status = widen(m, &m->tensors[i], views->computed[i]);
         if (status != FTK_OK) return status;
     }
-    for (int g = 0; g < G_COUNT; g++) m->g[g] = weight_at(views, m->global[g]);
-    for (uint32_t i = 0; i < m->config.layers; i++) {
-        qwen36_layer *l = &m->layers[i];
-        for (int t = 0; t < T_COUNT; t++)
-            l->w[t] = l->plan[t] == NO_TENSOR ? NULL : weight_at(views, l->plan[t]);
-        for (int part = 0; part < B_COUNT; part++)
-            l->experts[part] = (const ftk_bank_view *)(const void *)((const char *)views->banks +
-                                                                     l->bank[part] *
-                                                                         views->bank_stride);
+    for (int g = 0; g < G_COUNT; g++) {
+        m->g[g] = weight_at(views, m->global[g]);
+        m->g_factor[g] = weight_at(views, m->global_factor[g]);
     }
+    for (uint32_t i = 0; i < m->config.layers; i++) attach_layer(&m->layers[i], views);
     return FTK_OK;
 }

@@ -62,6 +62,7 @@ ftk_status fti_fail(ftk_error *err, ftk_status status, const char *format, ...) 
 }
 
 ftk_status fti_no_memory(ftk_error *err, uint64_t bytes, const char *what) {
+    if (bytes == 0) return fti_fail(err, FTK_E_NO_MEMORY, "out of host memory for %s", what);
     return fti_fail(err, FTK_E_NO_MEMORY, "out of host memory: %llu bytes for %s",
                     (unsigned long long)bytes, what);
 }

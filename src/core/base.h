@@ -30,7 +30,7 @@
 ftk_status fti_fail(ftk_error *err, ftk_status status, const char *format, ...) FTI_PRINTF(3, 4);
 ftk_status fti_failv(ftk_error *err, ftk_status status, const char *format, va_list args);
 
-/* Out-of-memory answer with the amount asked for and what it was for. */
+/* Out-of-memory answer with the amount asked for (0: not known) and what it was for. */
 ftk_status fti_no_memory(ftk_error *err, uint64_t bytes, const char *what);
 
 #define FTI_TRY(expression)                                                                        \

@@ -36,9 +36,6 @@ static ftk_status check_messages(const ftk_message *messages, size_t count, uint
 static ftk_status call_provider(const ftk_engine *e, const ftk_chat_in *in, piece_sink *sink,
                                 ftk_error *err) {
     const ftk_provider *table = e->provider->table;
-    if (!FTK_HAS(table, format_chat) || !table->format_chat)
-        return fti_fail(err, FTK_E_UNSUPPORTED, "provider %s formats no dialogues",
-                        e->provider->manifest->name);
     /* format_chat reports through the error it returns: it may be called from any thread,
      * so the context's record of the running call is not for it. */
     char message[256] = "";

@@ -67,12 +67,13 @@ ftk_status ftk_detokenizer_create(const ftk_engine *engine, ftk_detokenizer **ou
     d->engine = engine;
     d->capacity = engine->longest_piece + 4;
     d->buffer = fti_calloc(d->capacity, 1);
-    if (!d->buffer) {
-        fti_free(d);
-        return fti_no_memory(err, d->capacity, "a detokenizer");
+    if (d->buffer) {
+        *out = d;
+        return FTK_OK;
     }
-    *out = d;
-    return FTK_OK;
+    ftk_status status = fti_no_memory(err, d->capacity, "a detokenizer");
+    fti_free(d);
+    return status;
 }
 
 ftk_status ftk_detokenizer_push(ftk_detokenizer *d, int32_t id, const char **text, size_t *size,

@@ -25,10 +25,12 @@
 #define MAX_DYNAMIC  4096u  /* entries */
 #define MAX_NOTES    65536u /* bytes of one note segment */
 #define MAX_NEEDED   64u    /* bytes of a library name that could be allowed */
+#define MAX_CHAIN    4096u  /* symbols of one hash bucket */
 
 typedef struct elf_file {
     int fd;
     const char *path;
+    const char *entry; /* the function that it must define */
     ftk_error *err;
     uint64_t size;
     Elf64_Ehdr header;
@@ -292,6 +294,99 @@ static ftk_status check_dynamic(const elf_file *elf) {
     return FTK_OK;
 }
 
+/* ---- entry ---- */
+
+/* Bytes that will be at `address`, wherever they are in the file. */
+static ftk_status read_loaded(const elf_file *elf, void *to, const char *what, uint64_t address,
+                              uint64_t size) {
+    uint64_t offset;
+    if (!file_offset(elf, address, size, &offset))
+        return refuse(elf, what, "it inside a loaded segment");
+    return read_at(elf, to, what, offset, size);
+}
+
+static uint32_t gnu_hash(const char *name) {
+    uint32_t h = 5381;
+    for (; *name; name++) h = h * 33 + (unsigned char)*name;
+    return h;
+}
+
+typedef struct symbol_table {
+    uint64_t symbols, strings, strings_size;
+    uint64_t chains; /* address of the chain entry that symbol 0 would have */
+    uint32_t bucket; /* index of the first symbol of the wanted name's bucket */
+} symbol_table;
+
+/* The hash table that the dynamic loader will search, at the bucket of `name`. */
+static ftk_status open_symbols(const elf_file *elf, const char *name, symbol_table *t) {
+    uint64_t hash;
+    uint32_t head[4]; /* buckets, first hashed symbol, words of the filter, shift */
+    FTI_TRY(single_value(elf, DT_SYMTAB, "DT_SYMTAB", &t->symbols));
+    FTI_TRY(single_value(elf, DT_STRTAB, "DT_STRTAB", &t->strings));
+    FTI_TRY(single_value(elf, DT_STRSZ, "DT_STRSZ", &t->strings_size));
+    FTI_TRY(single_value(elf, DT_GNU_HASH, "DT_GNU_HASH (link with --hash-style=gnu)", &hash));
+    FTI_TRY(read_loaded(elf, head, "a hash table of symbols outside what is loaded", hash,
+                        sizeof head));
+    if (head[0] == 0) return refuse(elf, "a hash table without buckets", "one or more");
+    uint64_t buckets = hash + sizeof head + (uint64_t)head[2] * 8;
+    t->chains = buckets + (uint64_t)head[0] * 4 - (uint64_t)head[1] * 4;
+    return read_loaded(elf, &t->bucket, "a hash bucket outside what is loaded",
+                       buckets + (uint64_t)(gnu_hash(name) % head[0]) * 4, sizeof t->bucket);
+}
+
+static ftk_status is_named(const elf_file *elf, const symbol_table *t, const Elf64_Sym *symbol,
+                           const char *name, bool *same) {
+    char found[MAX_NEEDED];
+    size_t size = strlen(name) + 1;
+    *same = false;
+    if (!inside(symbol->st_name, size, t->strings_size)) return FTK_OK;
+    FTI_TRY(read_loaded(elf, found, "a symbol's name outside what is loaded",
+                        t->strings + symbol->st_name, size));
+    *same = memcmp(found, name, size) == 0;
+    return FTK_OK;
+}
+
+/* `symbol->st_name` is 0 if there is none of that name. */
+static ftk_status find_symbol(const elf_file *elf, const char *name, Elf64_Sym *symbol) {
+    symbol_table t;
+    FTI_TRY(open_symbols(elf, name, &t));
+    uint32_t wanted = gnu_hash(name) | 1u;
+    uint32_t hash = t.bucket == 0; /* bit 0 ends a chain; bucket 0 is empty */
+    for (uint32_t i = t.bucket, steps = 0; !(hash & 1u) && steps < MAX_CHAIN; i++, steps++) {
+        bool same = false;
+        FTI_TRY(read_loaded(elf, &hash, "a hash chain outside what is loaded",
+                            t.chains + (uint64_t)i * 4, sizeof hash));
+        if ((hash | 1u) != wanted) continue;
+        FTI_TRY(read_loaded(elf, symbol, "a symbol outside what is loaded",
+                            t.symbols + (uint64_t)i * sizeof *symbol, sizeof *symbol));
+        FTI_TRY(is_named(elf, &t, symbol, name, &same));
+        if (same) return FTK_OK;
+    }
+    *symbol = (Elf64_Sym){0};
+    return FTK_OK;
+}
+
+static ftk_status bad_entry(const elf_file *elf, const char *name, const char *found) {
+    return fti_fail(elf->err, FTK_E_PROVIDER_ENTRY,
+                    "'%s' refused: found %s as its entry %s, wanted a function that this file "
+                    "itself defines and exports",
+                    elf->path, found, name);
+}
+
+/* Before anything runs, for what the loader would find in a library that is needed, or
+ * not at all, is found only after constructors have run. */
+static ftk_status check_entry_symbol(const elf_file *elf, const char *name) {
+    Elf64_Sym symbol = {0};
+    FTI_TRY(find_symbol(elf, name, &symbol));
+    if (symbol.st_name == 0 || symbol.st_shndx == SHN_UNDEF)
+        return bad_entry(elf, name, "nothing of its own");
+    if (ELF64_ST_BIND(symbol.st_info) != STB_GLOBAL && ELF64_ST_BIND(symbol.st_info) != STB_WEAK)
+        return bad_entry(elf, name, "a local symbol");
+    if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC)
+        return bad_entry(elf, name, "something else than a function");
+    return FTK_OK;
+}
+
 /* ---- note ---- */
 
 static ftk_status bad_note(const elf_file *elf, const char *found) {
@@ -349,22 +444,41 @@ static ftk_status inspect(elf_file *elf) {
     FTI_TRY(check_stack(elf));
     FTI_TRY(read_dynamic(elf));
     FTI_TRY(check_dynamic(elf));
-    return read_notes(elf);
+    return check_entry_symbol(elf, elf->entry);
+}
+
+static ftk_status open_file(elf_file *elf) {
+    struct stat st;
+    if (fstat(elf->fd, &st) != 0)
+        return fti_fail(elf->err, FTK_E_PROVIDER_ELF, "cannot examine '%s': %s", elf->path,
+                        strerrordesc_np(errno));
+    elf->size = (uint64_t)st.st_size;
+    return FTK_OK;
+}
+
+static void release(const elf_file *elf) {
+    fti_free(elf->segments);
+    fti_free(elf->dynamic);
 }
 
 ftk_status fti_elf_inspect(int fd, const char *path, char **note, ftk_error *err) {
-    struct stat st;
-    if (fstat(fd, &st) != 0)
-        return fti_fail(err, FTK_E_PROVIDER_ELF, "cannot examine '%s': %s", path,
-                        strerrordesc_np(errno));
-    elf_file elf = {.fd = fd, .path = path, .err = err, .size = (uint64_t)st.st_size};
+    elf_file elf = {.fd = fd, .path = path, .entry = FTK_PROVIDER_ENTRY, .err = err};
+    FTI_TRY(open_file(&elf));
     ftk_status status = inspect(&elf);
-    fti_free(elf.segments);
-    fti_free(elf.dynamic);
+    if (status == FTK_OK) status = read_notes(&elf);
+    release(&elf);
     if (status != FTK_OK) {
         fti_free(elf.note);
         return status;
     }
     *note = elf.note;
     return FTK_OK;
+}
+
+ftk_status fti_elf_inspect_module(int fd, const char *path, const char *entry, ftk_error *err) {
+    elf_file elf = {.fd = fd, .path = path, .entry = entry, .err = err};
+    FTI_TRY(open_file(&elf));
+    ftk_status status = inspect(&elf);
+    release(&elf);
+    return status;
 }

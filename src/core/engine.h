@@ -32,6 +32,7 @@ struct ftk_core_ctx {
     bool report_names_file; /* it begins with the checkpoint's path */
     char *notes[FTI_MAX_NOTES];
     size_t note_count;
+    bool note_lost; /* during the running call, for want of memory */
 };
 
 /* One block of device memory. */
@@ -49,6 +50,7 @@ typedef struct fti_settings {
     uint32_t prefill_tokens;
     uint32_t sequences; /* scheduler.max_running */
     char *origin;
+    json_t *all; /* as fti_config_settings gives them */
 } fti_settings;
 
 /* Where the engine's messages go. */
@@ -62,7 +64,9 @@ typedef struct fti_log_target {
 typedef struct fti_skip {
     uint32_t table;
     uint32_t row;
-    uint32_t reason; /* FTK_REASON_ */
+    uint32_t reason;                 /* FTK_REASON_ */
+    const ftk_capability_need *need; /* that is not met, or NULL */
+    int64_t found;                   /* its value here, where there is one */
 } fti_skip;
 
 /* A step's arrays on the device (as ftk_step has them) and their host twins. */
@@ -158,6 +162,7 @@ void fti_release_memory(ftk_engine *engine);
 
 /* variants.c */
 ftk_status fti_choose_variants(ftk_engine *engine, ftk_error *err);
+const char *fti_reason_text(uint32_t reason); /* of the closed list FTK_REASON_ */
 
 /* step.c */
 
@@ -203,6 +208,10 @@ ftk_status fti_check_ids(const ftk_engine *engine, const int32_t *ids, size_t co
 
 /* provenance.c */
 json_t *fti_json_str(ftk_str text); /* invalid UTF-8 replaced */
+/* Both take `owned` over. Without memory the whole object or array is dropped and becomes
+ * NULL, as whatever it is put into then does: a report is complete, or there is none. */
+void fti_json_set(json_t **object, const char *key, json_t *owned);
+void fti_json_append(json_t **array, json_t *owned);
 ftk_status fti_json_dump(json_t *owned, char **out, ftk_error *err);
 
 #endif

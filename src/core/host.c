@@ -12,9 +12,11 @@ void fti_ctx_begin(ftk_core_ctx *ctx) {
     ctx->report.status = FTK_OK;
     ctx->report.message[0] = 0;
     ctx->report_names_file = false;
+    ctx->note_lost = false;
 }
 
 ftk_status fti_ctx_end(ftk_core_ctx *ctx, ftk_status status, const char *call, ftk_error *err) {
+    if (status == FTK_OK && ctx->note_lost) return fti_no_memory(err, 0, "a provider's note");
     if (status == FTK_OK) return FTK_OK;
     const fti_provider *provider = ctx->engine->provider;
     const char *name = provider ? provider->manifest->name : "provider";
@@ -35,7 +37,10 @@ void fti_ctx_note(ftk_core_ctx *ctx, ftk_str text) {
     if (ctx->note_count == FTI_MAX_NOTES) return;
     size_t size = text.size > 1000 ? 1000 : (size_t)text.size;
     char *copy = fti_strndup(text.data, size);
-    if (copy) ctx->notes[ctx->note_count++] = copy;
+    if (copy)
+        ctx->notes[ctx->note_count++] = copy;
+    else
+        ctx->note_lost = true;
 }
 
 static void host_report(ftk_core_ctx *ctx, int32_t severity, ftk_status status, ftk_str message) {

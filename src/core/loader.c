@@ -8,10 +8,10 @@
  * ever closed with dlclose.
  */
 #include "core/loader.h"
+#include "core/contract.h"
 #include "core/elf_inspect.h"
-#include "core/semver.h"
+#include "core/loading.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,106 +27,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SUFFIX ".provider.yaml"
-
 /* Kept descriptors start here, away from the low numbers that applications
  * close or reuse by hand. Where the limit on open files is lower, the floor is
  * halved until a number is free. */
 #define DESCRIPTOR_FLOOR 512
 
 #define MAX_LIBRARY_BYTES ((off_t)1 << 32)
-#define MAX_TABLE_BYTES   4096u
-#define MAX_STRING_BYTES  4096u
-#define MAX_VARIANTS      4096u
 
 #ifndef MFD_EXEC
 #define MFD_EXEC 0x0010U /* Linux 6.3: needed where vm.memfd_noexec is 1 */
 #endif
-
-/* ---- identity: the nine keys that manifest, note and table share ---- */
-
-static const char *const identity_keys[] = {"name",           "version",    "api_level",
-                                            "min_host_level", "core_range", "architectures",
-                                            "containers",     "backends",   "license"};
-enum { IDENTITY_KEYS = FTI_COUNT(identity_keys) };
-
-/* Levels as decimal text, which `number` holds: do not copy an identity. */
-typedef struct identity {
-    ftk_str value[IDENTITY_KEYS];
-    char number[2][12];
-} identity;
-
-static void set_levels(identity *id, uint32_t api_level, uint32_t min_host_level) {
-    snprintf(id->number[0], sizeof id->number[0], "%u", api_level);
-    snprintf(id->number[1], sizeof id->number[1], "%u", min_host_level);
-    id->value[2] = fti_str(id->number[0]);
-    id->value[3] = fti_str(id->number[1]);
-}
-
-static void identity_of_manifest(const fti_manifest *m, identity *id) {
-    const char *const text[IDENTITY_KEYS] = {m->name,       m->version,    NULL,
-                                             NULL,          m->core_range, m->architectures,
-                                             m->containers, m->backends,   m->license};
-    for (size_t i = 0; i < IDENTITY_KEYS; i++) id->value[i] = fti_str(text[i]);
-    set_levels(id, m->api_level, m->min_host_level);
-}
-
-static void identity_of_table(const ftk_identity *from, identity *id) {
-    const ftk_str text[IDENTITY_KEYS] = {from->name,       from->version,    {NULL, 0},
-                                         {NULL, 0},        from->core_range, from->architectures,
-                                         from->containers, from->backends,   from->license};
-    memcpy(id->value, text, sizeof text);
-    set_levels(id, from->api_level, from->min_host_level);
-}
-
-static ftk_status note_line(const char *path, ftk_str line, identity *id, ftk_error *err) {
-    for (size_t i = 0; i < IDENTITY_KEYS; i++) {
-        size_t n = strlen(identity_keys[i]);
-        if (line.size <= n || memcmp(line.data, identity_keys[i], n) != 0 || line.data[n] != '=')
-            continue;
-        if (id->value[i].data)
-            return fti_fail(err, FTK_E_PROVIDER_IDENTITY,
-                            "'%s' refused: found '%s' twice in the freetoken note, wanted it once",
-                            path, identity_keys[i]);
-        id->value[i] = (ftk_str){line.data + n + 1, line.size - n - 1};
-        return FTK_OK;
-    }
-    return fti_fail(err, FTK_E_PROVIDER_IDENTITY,
-                    "'%s' refused: found the line '%.*s' in the freetoken note, wanted 'key=value' "
-                    "with the keys of FTK_PROVIDER_NOTE",
-                    path, FTI_STR_ARGS(line));
-}
-
-static ftk_status identity_of_note(const char *path, const char *note, identity *id,
-                                   ftk_error *err) {
-    memset(id, 0, sizeof *id);
-    while (*note) {
-        size_t n = strcspn(note, "\n");
-        FTI_TRY(note_line(path, (ftk_str){note, n}, id, err));
-        note += n + (note[n] == '\n');
-    }
-    for (size_t i = 0; i < IDENTITY_KEYS; i++)
-        if (!id->value[i].data)
-            return fti_fail(err, FTK_E_PROVIDER_IDENTITY,
-                            "'%s' refused: found no '%s' in the freetoken note, wanted all nine "
-                            "keys of FTK_PROVIDER_NOTE",
-                            path, identity_keys[i]);
-    return FTK_OK;
-}
-
-static ftk_status same_identity(const char *path, const char *source, const identity *found,
-                                const fti_manifest *manifest, ftk_error *err) {
-    identity wanted;
-    identity_of_manifest(manifest, &wanted);
-    for (size_t i = 0; i < IDENTITY_KEYS; i++)
-        if (!fti_str_eq(found->value[i], wanted.value[i]))
-            return fti_fail(err, FTK_E_PROVIDER_IDENTITY,
-                            "'%s' refused: %s: found '%.*s' in its %s, wanted '%.*s' as in "
-                            "'%s'; install library and manifest of one build",
-                            path, identity_keys[i], FTI_STR_ARGS(found->value[i]), source,
-                            FTI_STR_ARGS(wanted.value[i]), manifest->path);
-    return FTK_OK;
-}
 
 /* ---- registry ---- */
 
@@ -136,15 +46,23 @@ typedef struct record {
     struct record *next;
     fti_provider provider;
     ftk_provider table;
-    uint64_t size;
-    struct timespec modified;
+    ftk_provider_entry linked; /* of a provider that is part of the program, or NULL */
     ftk_status status;
     ftk_error error;
 } record;
 
+/* A part of this library that is loaded only where it is wanted. */
+typedef struct module {
+    struct module *next;
+    uint64_t device;
+    uint64_t inode;
+    void *entry;
+} module;
+
 static struct {
     pthread_mutex_t lock;
     record *first;
+    module *modules;
     atomic_int pid; /* of the process that loads, 0 before the first load */
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -160,7 +78,7 @@ static ftk_status check_process(ftk_error *err) {
                     self, owner);
 }
 
-static ftk_status refuse_secure(ftk_error *err) {
+ftk_status fti_refuse_secure(ftk_error *err) {
     if (getauxval(AT_SECURE) == 0) return FTK_OK;
     return fti_fail(err, FTK_E_PROVIDER_SECURE_EXEC,
                     "no provider is loaded: found a process under secure execution (setuid, setgid "
@@ -171,28 +89,10 @@ static ftk_status refuse_secure(ftk_error *err) {
 
 /* A library that passed everything that can be judged without running it. */
 typedef struct checked_file {
-    int fd;         /* the file, or the sealed copy of its bytes when pinned */
-    struct stat st; /* of the file */
+    int fd;          /* the file, or the sealed copy of its bytes when pinned */
+    struct stat st;  /* of the file */
+    char sha256[65]; /* of the bytes behind fd */
 } checked_file;
-
-static ftk_status check_versions(const fti_manifest *m, uint32_t *effective, ftk_error *err) {
-    const fti_levels host = {FTK_API_LEVEL, FTK_MIN_PROVIDER_LEVEL};
-    const fti_levels provider = {m->api_level, m->min_host_level};
-    const fti_semver core = {FTK_VERSION_MAJOR, FTK_VERSION_MINOR, FTK_VERSION_PATCH};
-    if (!fti_levels_meet(host, provider, effective))
-        return fti_fail(err, FTK_E_PROVIDER_LEVEL,
-                        "'%s' refused: found api_level %u and min_host_level %u, wanted %s%u (this "
-                        "libfreetoken has level %u); install matching versions of both",
-                        m->path, m->api_level, m->min_host_level,
-                        host.level == 0 ? "exactly level " : "levels that reach ",
-                        host.level == 0 ? host.level : host.min_peer, host.level);
-    if (fti_semver_in_range(core, fti_str(m->core_range)) != FTI_RANGE_INSIDE)
-        return fti_fail(err, FTK_E_PROVIDER_VERSION,
-                        "'%s' refused: found core_range '%s', wanted one that holds "
-                        "libfreetoken " FTK_VERSION_STRING "; install matching versions of both",
-                        m->path, m->core_range);
-    return FTK_OK;
-}
 
 static ftk_status copy_bytes(const char *path, int from, int to, ftk_error *err) {
     for (off_t total = 0; total <= MAX_LIBRARY_BYTES;) {
@@ -232,36 +132,30 @@ static ftk_status sealed_copy(const char *path, int from, int *out, ftk_error *e
     return FTK_OK;
 }
 
-/* Characters of the folder that `path` lies in, for "%.*s". */
-static int folder_size(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? (int)(slash - path) : 0;
-}
-
 /* Replaces `file->fd` by the sealed copy, whose digest is then the digest of
  * what will be loaded. */
 static ftk_status pin(const fti_allow *allow, checked_file *file, ftk_error *err) {
-    char hex[65];
     int copy = -1;
     FTI_TRY(sealed_copy(allow->path, file->fd, &copy, err));
     close(file->fd);
     file->fd = copy;
-    FTI_TRY(fti_sha256_fd(copy, hex, err));
-    if (strcmp(hex, allow->sha256) == 0) return FTK_OK;
+    FTI_TRY(fti_sha256_fd(copy, file->sha256, err));
+    if (strcmp(file->sha256, allow->sha256) == 0) return FTK_OK;
     return fti_fail(
         err, FTK_E_PROVIDER_DIGEST,
         "'%s' refused: found sha256 %s, wanted %s; if the new file is trusted, run: "
         "freetoken providers allow --update '%.*s' (--config FILE if it is not your own)",
-        allow->path, hex, allow->sha256, folder_size(allow->path), allow->path);
+        allow->path, file->sha256, allow->sha256, fti_folder_size(allow->path), allow->path);
 }
 
 static ftk_status check_note(const fti_allow *allow, const fti_manifest *manifest, int fd,
                              ftk_error *err) {
     char *note = NULL;
-    identity found;
+    fti_identity found;
     FTI_TRY(fti_elf_inspect(fd, allow->path, &note, err));
-    ftk_status status = identity_of_note(allow->path, note, &found, err);
-    if (status == FTK_OK) status = same_identity(allow->path, "ELF note", &found, manifest, err);
+    ftk_status status = fti_identity_of_note(allow->path, note, &found, err);
+    if (status == FTK_OK)
+        status = fti_identity_compare(allow->path, "ELF note", &found, manifest, err);
     fti_free(note);
     return status;
 }
@@ -271,7 +165,7 @@ static ftk_status check_bytes(const fti_allow *allow, const fti_manifest *manife
     if (fstat(file->fd, &file->st) != 0)
         return fti_fail(err, FTK_E_PROVIDER_PATH, "cannot examine '%s': %s", allow->path,
                         strerrordesc_np(errno));
-    if (allow->sha256) FTI_TRY(pin(allow, file, err));
+    FTI_TRY(allow->sha256 ? pin(allow, file, err) : fti_sha256_fd(file->fd, file->sha256, err));
     return check_note(allow, manifest, file->fd, err);
 }
 
@@ -322,21 +216,28 @@ static ftk_status call_loader(const char *path, int fd, void **handle, ftk_error
                     text ? text : "no reason given");
 }
 
-static ftk_provider_entry bad_entry(const char *path, ftk_error *err, const char *found,
-                                    const char *detail, const char *wanted) {
-    fti_fail(err, FTK_E_PROVIDER_ENTRY,
-             "'%s' refused: found " FTK_PROVIDER_ENTRY " %s%s, wanted %s", path, found, detail,
-             wanted);
-    return NULL;
+static ftk_status bad_entry(const char *path, const char *name, ftk_error *err, const char *found,
+                            const char *detail, const char *wanted) {
+    return fti_fail(err, FTK_E_PROVIDER_ENTRY, "'%s' refused: found %s %s%s, wanted %s", path, name,
+                    found, detail, wanted);
 }
 
-/* NULL after reporting why. dlsym also searches the libraries that an object
- * needs, and takes data for functions. */
-static ftk_provider_entry find_entry(const char *path, void *handle, ftk_error *err) {
-    void *address = dlsym(handle, FTK_PROVIDER_ENTRY);
+/* Where the object that holds a function lies; 0 if no object does. */
+static uint64_t base_of(ftk_provider_entry entry) {
+    Dl_info info;
+    void *address;
+    memcpy(&address, &entry, sizeof address);
+    return dladdr(address, &info) ? (uint64_t)(uintptr_t)info.dli_fbase : 0;
+}
+
+/* dlsym also searches the libraries that an object needs, and takes data for functions. */
+static ftk_status find_function(const char *path, void *handle, const char *name, void **out,
+                                ftk_error *err) {
+    void *address = dlsym(handle, name);
     if (!address) {
         const char *text = dlerror();
-        return bad_entry(path, err, "missing: ", text ? text : "its value is NULL", "it exported");
+        return bad_entry(path, name, err, "missing: ", text ? text : "its value is NULL",
+                         "it exported");
     }
     Dl_info info;
     struct link_map *ours = NULL;
@@ -344,153 +245,75 @@ static ftk_provider_entry find_entry(const char *path, void *handle, ftk_error *
     const ElfW(Sym) *symbol = NULL;
     if (dlinfo(handle, RTLD_DI_LINKMAP, &ours) != 0 ||
         dladdr1(address, &info, (void **)&owner, RTLD_DL_LINKMAP) == 0 || owner != ours)
-        return bad_entry(path, err, "in a library that it needs: ", owner ? owner->l_name : "?",
-                         "it in the provider itself");
+        return bad_entry(path, name, err,
+                         "in a library that it needs: ", owner ? owner->l_name : "?",
+                         "it in the file itself");
     if (dladdr1(address, &info, (void **)&symbol, RTLD_DL_SYMENT) == 0 || !symbol ||
         ELF64_ST_TYPE(symbol->st_info) != STT_FUNC)
-        return bad_entry(path, err, "to be", " something else", "a function");
-    ftk_provider_entry entry;
-    memcpy(&entry, &address, sizeof entry);
-    return entry;
-}
-
-/* ---- the table ---- */
-
-static ftk_status broken(const char *path, ftk_error *err, const char *found, const char *wanted) {
-    return fti_fail(err, FTK_E_PROVIDER_CONTRACT,
-                    "'%s' refused: found %s in the provider's table, wanted %s", path, found,
-                    wanted);
-}
-
-static ftk_status check_size(const char *path, const char *what, uint32_t found, size_t least,
-                             ftk_error *err) {
-    if (found >= least && found <= MAX_TABLE_BYTES && found % 8 == 0) return FTK_OK;
-    return fti_fail(err, FTK_E_PROVIDER_CONTRACT,
-                    "'%s' refused: found struct_size %u in its %s, wanted a multiple of 8 from %zu "
-                    "to %u; build it with this libfreetoken's headers",
-                    path, found, what, least, MAX_TABLE_BYTES);
-}
-
-static ftk_status check_slots(const char *path, const ftk_provider *t, ftk_error *err) {
-    const struct {
-        const char *name;
-        bool present;
-    } slots[] = {{"match", t->match != NULL},
-                 {"create", t->create != NULL},
-                 {"plan_weights", t->plan_weights != NULL},
-                 {"load_weights", t->load_weights != NULL},
-                 {"attach_cache", t->attach_cache != NULL},
-                 {"prepare_for_runtime", t->prepare_for_runtime != NULL},
-                 {"run", t->run != NULL},
-                 {"destroy", t->destroy != NULL}};
-    for (size_t i = 0; i < FTI_COUNT(slots); i++)
-        if (!slots[i].present)
-            return fti_fail(err, FTK_E_PROVIDER_CONTRACT,
-                            "'%s' refused: found NULL for '%s' in the provider's table, wanted a "
-                            "function",
-                            path, slots[i].name);
+        return bad_entry(path, name, err, "to be", " something else", "a function");
+    *out = address;
     return FTK_OK;
-}
-
-static ftk_status check_table_identity(const char *path, const ftk_identity *from,
-                                       const fti_manifest *manifest, ftk_error *err) {
-    if (!from) return broken(path, err, "no identity", "one");
-    FTI_TRY(check_size(path, "identity", from->struct_size, sizeof *from, err));
-    identity found;
-    identity_of_table(from, &found);
-    for (size_t i = 0; i < IDENTITY_KEYS; i++)
-        if (found.value[i].size > MAX_STRING_BYTES ||
-            (found.value[i].size > 0 && !found.value[i].data))
-            return broken(path, err, "an impossible string in the identity",
-                          "strings of at most 4096 bytes");
-    return same_identity(path, "table", &found, manifest, err);
-}
-
-static ftk_status check_variants(const char *path, const ftk_variant_table *t, ftk_error *err) {
-    if (!t) return broken(path, err, "a NULL variant table", "one per operation");
-    FTI_TRY(check_size(path, "variant table", t->struct_size, sizeof *t, err));
-    if (!t->variants || t->variant_count == 0 || t->variant_count > MAX_VARIANTS ||
-        t->variant_stride < sizeof(ftk_variant) || t->variant_stride > MAX_TABLE_BYTES ||
-        t->variant_stride % 8 != 0)
-        return broken(path, err, "a variant table without rows, or with rows of an odd size",
-                      "1 to 4096 rows and their stride");
-    const ftk_variant *last = (const ftk_variant *)(const void *)((const char *)t->variants +
-                                                                  (t->variant_count - 1) *
-                                                                      t->variant_stride);
-    if (last->need_count == 0) return FTK_OK;
-    return fti_fail(err, FTK_E_PROVIDER_CONTRACT,
-                    "'%s' refused: found %llu needs in the last variant of '%.*s', wanted none: "
-                    "the last one is the reference that runs everywhere",
-                    path, (unsigned long long)last->need_count, FTI_STR_ARGS(t->operation));
-}
-
-static ftk_status check_variant_tables(const char *path, const ftk_provider *t, ftk_error *err) {
-    if (t->variant_table_count > MAX_VARIANTS || (t->variant_table_count > 0 && !t->variants))
-        return broken(path, err, "an impossible list of variant tables", "at most 4096");
-    for (uint64_t i = 0; i < t->variant_table_count; i++)
-        FTI_TRY(check_variants(path, t->variants[i], err));
-    return FTK_OK;
-}
-
-static ftk_status read_table(record *r, ftk_provider_entry entry, ftk_error *err) {
-    const char *path = r->provider.path;
-    const ftk_provider *table = entry();
-    if (!table)
-        return fti_fail(err, FTK_E_PROVIDER_ENTRY,
-                        "'%s' refused: found NULL from " FTK_PROVIDER_ENTRY "(), wanted a table",
-                        path);
-    if (entry() != table)
-        return broken(path, err, "another address on the second call of its entry",
-                      "the same constant");
-    FTI_TRY(check_size(path, "table", table->struct_size, sizeof *table, err));
-    memcpy(&r->table, table, sizeof r->table);
-    r->table.struct_size = (uint32_t)sizeof r->table;
-    FTI_TRY(check_table_identity(path, r->table.identity, r->provider.manifest, err));
-    FTI_TRY(check_slots(path, &r->table, err));
-    FTI_TRY(check_variant_tables(path, &r->table, err));
-    r->provider.table = &r->table;
-    return FTK_OK;
-}
-
-static ftk_status describe(record *r, void *handle, ftk_error *err) {
-    ftk_provider_entry entry = find_entry(r->provider.path, handle, err);
-    return entry ? read_table(r, entry, err) : FTK_E_PROVIDER_ENTRY;
 }
 
 /* ---- records ---- */
 
+static ftk_status describe(record *r, void *handle, ftk_error *err) {
+    const char *path = r->provider.path;
+    const ftk_provider *table;
+    fti_identity identity;
+    ftk_provider_entry entry;
+    void *address;
+    FTI_TRY(find_function(path, handle, FTK_PROVIDER_ENTRY, &address, err));
+    memcpy(&entry, &address, sizeof entry);
+    r->provider.load_address = base_of(entry);
+    FTI_TRY(fti_contract_call(path, entry, &table, err));
+    FTI_TRY(fti_contract_identity(path, table, &identity, err));
+    FTI_TRY(fti_identity_compare(path, "table", &identity, r->provider.manifest, err));
+    FTI_TRY(fti_contract_copy(path, table, r->provider.manifest, &r->table, err));
+    r->provider.table = &r->table;
+    return FTK_OK;
+}
+
 static void record_free(record *r) {
     if (!r) return;
     fti_free(r->provider.path);
-    fti_free(r->provider.sha256);
     fti_free(r);
 }
 
-static record *record_new(const fti_allow *allow, const checked_file *file, uint32_t effective) {
-    record *r = fti_calloc(1, sizeof *r);
-    if (!r) return NULL;
-    r->provider.path = fti_strndup(allow->path, strlen(allow->path));
-    if (allow->sha256) r->provider.sha256 = fti_strndup(allow->sha256, strlen(allow->sha256));
-    if (!r->provider.path || (allow->sha256 && !r->provider.sha256)) {
-        record_free(r);
-        return NULL;
-    }
-    r->provider.device = (uint64_t)file->st.st_dev;
-    r->provider.inode = (uint64_t)file->st.st_ino;
-    r->provider.effective_level = effective;
-    r->size = (uint64_t)file->st.st_size;
-    r->modified = file->st.st_mtim;
-    return r;
+/* What is known of a file before it is loaded; manifest and path are the caller's. */
+static fti_provider facts_of(const fti_allow *allow, fti_manifest *manifest,
+                             const checked_file *file, uint32_t effective) {
+    fti_provider p = {.manifest = manifest,
+                      .path = allow->path,
+                      .pinned = allow->sha256 != NULL,
+                      .device = (uint64_t)file->st.st_dev,
+                      .inode = (uint64_t)file->st.st_ino,
+                      .bytes = (uint64_t)file->st.st_size,
+                      .modified = file->st.st_mtim,
+                      .effective_level = effective};
+    memcpy(p.sha256, file->sha256, sizeof p.sha256);
+    return p;
 }
 
-static const record *find_record(const fti_allow *allow, const checked_file *file) {
+static record *record_new(const fti_provider *facts) {
+    record *r = fti_calloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->provider = *facts;
+    r->provider.manifest = NULL;
+    r->provider.path = fti_strndup(facts->path, strlen(facts->path));
+    if (r->provider.path) return r;
+    record_free(r);
+    return NULL;
+}
+
+static const record *find_record(const fti_provider *facts) {
     for (const record *r = registry.first; r; r = r->next) {
         const fti_provider *p = &r->provider;
-        if (strcmp(p->manifest->name, allow->name) != 0) continue;
-        if (!p->sha256 != !allow->sha256) continue;
-        if (p->sha256
-                ? strcmp(p->sha256, allow->sha256) == 0
-                : p->device == (uint64_t)file->st.st_dev && p->inode == (uint64_t)file->st.st_ino)
+        if (p->linked || p->pinned != facts->pinned ||
+            strcmp(p->manifest->name, facts->manifest->name) != 0)
+            continue;
+        if (p->pinned ? strcmp(p->sha256, facts->sha256) == 0
+                      : p->device == facts->device && p->inode == facts->inode)
             return r;
     }
     return NULL;
@@ -498,30 +321,30 @@ static const record *find_record(const fti_allow *allow, const checked_file *fil
 
 /* The answer of a record. Without a pin, the code in the process is that of the
  * first load even if the file was since written in place. */
-static ftk_status reuse(const record *r, const checked_file *file, const fti_provider **out,
+static ftk_status reuse(const record *r, const fti_provider *facts, const fti_provider **out,
                         ftk_error *err) {
-    bool unchanged = r->size == (uint64_t)file->st.st_size &&
-                     r->modified.tv_sec == file->st.st_mtim.tv_sec &&
-                     r->modified.tv_nsec == file->st.st_mtim.tv_nsec;
-    if (!r->provider.sha256 && !unchanged)
+    const fti_provider *p = &r->provider;
+    bool unchanged = p->bytes == facts->bytes && p->modified.tv_sec == facts->modified.tv_sec &&
+                     p->modified.tv_nsec == facts->modified.tv_nsec;
+    if (!p->pinned && !unchanged)
         return fti_fail(err, FTK_E_PROVIDER_LOAD,
                         "'%s' refused: found it written in place since this process loaded it, "
                         "wanted the same content; start the program again",
-                        r->provider.path);
+                        p->path);
     if (r->status != FTK_OK) return fti_fail(err, r->status, "%s", r->error.message);
-    *out = &r->provider;
+    *out = p;
     return FTK_OK;
 }
 
 /* Takes over manifest and descriptor, setting them to NULL and -1, once the
  * object is in the process. */
-static ftk_status load_new(const fti_allow *allow, fti_manifest **manifest, checked_file *file,
-                           uint32_t effective, const fti_provider **out, ftk_error *err) {
-    FTI_TRY(keep_descriptor(allow->path, &file->fd, err));
-    record *r = record_new(allow, file, effective);
+static ftk_status load_new(const fti_provider *facts, fti_manifest **manifest, checked_file *file,
+                           const fti_provider **out, ftk_error *err) {
+    FTI_TRY(keep_descriptor(facts->path, &file->fd, err));
+    record *r = record_new(facts);
     if (!r) return fti_no_memory(err, sizeof *r, "a provider's record");
     void *handle;
-    ftk_status status = call_loader(allow->path, file->fd, &handle, err);
+    ftk_status status = call_loader(facts->path, file->fd, &handle, err);
     if (status != FTK_OK) {
         record_free(r);
         return status;
@@ -532,389 +355,169 @@ static ftk_status load_new(const fti_allow *allow, fti_manifest **manifest, chec
     r->status = describe(r, handle, &r->error);
     r->next = registry.first;
     registry.first = r;
-    return reuse(r, file, out, err);
+    return reuse(r, facts, out, err);
 }
 
-static ftk_status load_checked(const fti_allow *allow, fti_manifest **manifest, checked_file *file,
-                               uint32_t effective, const fti_provider **out, ftk_error *err) {
+static ftk_status load_checked(const fti_provider *facts, fti_manifest **manifest,
+                               checked_file *file, const fti_provider **out, ftk_error *err) {
     FTI_TRY(check_process(err));
     pthread_mutex_lock(&registry.lock);
-    const record *known = find_record(allow, file);
-    ftk_status status = known ? reuse(known, file, out, err)
-                              : load_new(allow, manifest, file, effective, out, err);
+    const record *known = find_record(facts);
+    ftk_status status = known ? reuse(known, facts, out, err)
+                              : load_new(facts, manifest, file, out, err);
     pthread_mutex_unlock(&registry.lock);
     return status;
 }
 
-static ftk_status load(const fti_allow *allow, fti_manifest **manifest, const fti_provider **out,
-                       ftk_error *err) {
+static ftk_status accept_file(const fti_provider_query *query, const fti_allow *allow,
+                              fti_manifest **manifest, checked_file *file, uint32_t effective,
+                              const fti_provider **out, ftk_error *err) {
+    const fti_provider facts = facts_of(allow, *manifest, file, effective);
+    if (query->record)
+        FTI_TRY(
+            fti_record_check(query->record, &facts, query->architecture, query->container, err));
+    return load_checked(&facts, manifest, file, out, err);
+}
+
+ftk_status fti_load_allowed(const fti_provider_query *query, const fti_allow *allow,
+                            fti_manifest **manifest, const fti_provider **out, ftk_error *err) {
     uint32_t effective;
     checked_file file = {.fd = -1};
-    FTI_TRY(check_versions(*manifest, &effective, err));
+    FTI_TRY(fti_refuse_secure(err));
+    FTI_TRY(fti_contract_versions(*manifest, &effective, err));
+    FTI_TRY(fti_contract_hardware(*manifest, query, err));
     FTI_TRY(check_file(allow, *manifest, &file, err));
-    ftk_status status = load_checked(allow, manifest, &file, effective, out, err);
+    ftk_status status = accept_file(query, allow, manifest, &file, effective, out, err);
     if (file.fd >= 0) close(file.fd);
     return status;
 }
 
-/* ---- allowed providers ---- */
-
-/* Repeats a failure with the line of the configuration that led to it. */
-static ftk_status blame(const struct ftk_config *config, const fti_allow *allow, ftk_status status,
-                        const ftk_error *inner, ftk_error *err) {
-    /* An entry that no configuration holds yet is named by nothing but itself. */
-    if (!config->origin)
-        return fti_fail(err, status, "provider %s: %s", allow->name, inner->message);
-    return fti_fail(err, status, "%s:%u: providers.allow: %s: %s", config->origin, allow->line,
-                    allow->name, inner->message);
-}
-
-static ftk_status manifest_of(const fti_allow *allow, fti_manifest **out, ftk_error *err) {
-    const char *slash = strrchr(allow->path, '/');
-    if (allow->path[0] != '/' || !slash[1])
-        return fti_fail(err, FTK_E_PROVIDER_PATH,
-                        "path '%s' refused: found no absolute path of a file, wanted one",
-                        allow->path);
-    fti_text path = {0};
-    fti_manifest *manifest = NULL;
-    fti_text_printf(&path, "%.*s/%s" SUFFIX, (int)(slash - allow->path), allow->path, allow->name);
-    ftk_status status = path.failed ? fti_no_memory(err, strlen(allow->path), "a path")
-                                    : fti_manifest_read(path.data, &manifest, err);
-    fti_text_free(&path);
-    if (!manifest) return status;
-    if (strcmp(manifest->library, slash + 1) == 0) {
-        *out = manifest;
-        return FTK_OK;
-    }
-    status = fti_fail(err, FTK_E_PROVIDER_MANIFEST,
-                      "'%s': library: found '%s', wanted '%s', the file that the configuration "
-                      "allows",
-                      manifest->path, manifest->library, slash + 1);
-    fti_manifest_free(manifest);
-    return status;
-}
-
-/* An allowed provider as its manifest describes it. */
-typedef struct candidate {
-    const fti_allow *allow;
-    fti_manifest *manifest; /* NULL if it was refused: see error */
-    ftk_status status;
-    bool claims;
-    ftk_error error;
-} candidate;
-
-typedef struct question {
-    const struct ftk_config *config;
-    ftk_str architecture;
-    ftk_str container;
-    candidate *candidates; /* [config->allow_count] */
-    ftk_error *err;
-} question;
-
-static bool claims(const question *q, const fti_manifest *m) {
-    return fti_list_has(m->architectures, q->architecture) &&
-           fti_list_has(m->containers, q->container);
-}
-
-static ftk_status refuse_equal_names(const question *q) {
-    const struct ftk_config *c = q->config;
-    for (size_t i = 0; i < c->allow_count; i++)
-        for (size_t j = i + 1; j < c->allow_count; j++)
-            if (strcmp(c->allow[i].name, c->allow[j].name) == 0)
-                return fti_fail(q->err, FTK_E_PROVIDER_DUPLICATE,
-                                "%s:%u: providers.allow: found '%s' a second time ('%s' and '%s'), "
-                                "wanted each name once; remove one entry",
-                                c->origin, c->allow[j].line, c->allow[j].name, c->allow[i].path,
-                                c->allow[j].path);
-    return FTK_OK;
-}
-
-/* Reads every allowed manifest. One that is refused does not stop the others. */
-static ftk_status read_candidates(question *q) {
-    for (size_t i = 0; i < q->config->allow_count; i++) {
-        candidate *c = &q->candidates[i];
-        c->allow = &q->config->allow[i];
-        c->status = manifest_of(c->allow, &c->manifest, &c->error);
-        if (c->status == FTK_E_NO_MEMORY)
-            return fti_fail(q->err, c->status, "%s", c->error.message);
-        c->claims = c->manifest && claims(q, c->manifest);
-    }
-    return FTK_OK;
-}
-
-static const fti_select *find_select(const question *q) {
-    for (size_t i = 0; i < q->config->select_count; i++) {
-        const char *claim = q->config->select[i].claim;
-        const char *slash = strrchr(claim, '/');
-        if (slash && fti_str_is(q->container, slash + 1) &&
-            fti_str_eq(q->architecture, (ftk_str){claim, (uint64_t)(slash - claim)}))
-            return &q->config->select[i];
-    }
-    return NULL;
-}
-
-static ftk_status choose_selected(const question *q, const fti_select *select, candidate **out) {
-    for (size_t i = 0; i < q->config->allow_count; i++) {
-        candidate *c = &q->candidates[i];
-        if (strcmp(c->allow->name, select->name) != 0) continue;
-        if (c->claims) {
-            *out = c;
-            return FTK_OK;
-        }
-        if (c->status != FTK_OK) return blame(q->config, c->allow, c->status, &c->error, q->err);
-    }
-    return fti_fail(
-        q->err, FTK_E_PROVIDER_NONE,
-        "%s:%u: providers.select: found '%s' for '%s', wanted an allowed provider whose "
-        "manifest claims that pair; correct or remove the line",
-        q->config->origin, select->line, select->name, select->claim);
-}
-
-static ftk_status choose(const question *q, candidate **out) {
-    candidate *first = NULL;
-    const fti_select *select = find_select(q);
-    if (select) return choose_selected(q, select, out);
-    for (size_t i = 0; i < q->config->allow_count; i++) {
-        candidate *c = &q->candidates[i];
-        if (!c->claims) continue;
-        if (first)
-            return fti_fail(q->err, FTK_E_PROVIDER_DUPLICATE,
-                            "%s: found two allowed providers for %.*s/%.*s, '%s' ('%s') and '%s' "
-                            "('%s'), wanted one; choose with the line: providers.select: "
-                            "{\"%.*s/%.*s\": %s}",
-                            q->config->origin, FTI_STR_ARGS(q->architecture),
-                            FTI_STR_ARGS(q->container), first->allow->name, first->allow->path,
-                            c->allow->name, c->allow->path, FTI_STR_ARGS(q->architecture),
-                            FTI_STR_ARGS(q->container), first->allow->name);
-        first = c;
-    }
-    *out = first;
-    return FTK_OK;
-}
-
-/* ---- why nothing matched ---- */
-
-static const fti_allow *allow_named(const struct ftk_config *config, const char *name) {
-    for (size_t i = 0; i < config->allow_count; i++)
-        if (strcmp(config->allow[i].name, name) == 0) return &config->allow[i];
-    return NULL;
-}
-
-static ftk_status not_allowed(const question *q, const fti_manifest *m) {
-    int folder = folder_size(m->path);
-    const fti_allow *other = allow_named(q->config, m->name);
-    if (other)
-        return fti_fail(q->err, FTK_E_PROVIDER_NOT_ALLOWED,
-                        "%s:%u: providers.allow: found '%s' allowed as '%s', wanted '%.*s/%s', "
-                        "which claims %.*s/%.*s; change the path of that entry to it",
-                        q->config->origin, other->line, m->name, other->path, folder, m->path,
-                        m->library, FTI_STR_ARGS(q->architecture), FTI_STR_ARGS(q->container));
-    return fti_fail(
-        q->err, FTK_E_PROVIDER_NOT_ALLOWED,
-        "%s: found provider '%s' for %.*s/%.*s, but not in the list of allowed ones; "
-        "run: freetoken providers allow '%.*s' (--config FILE if it is not your own), or add under "
-        "providers.allow: - {name: %s, path: \"%.*s/%s\"}",
-        q->config->origin, m->name, FTI_STR_ARGS(q->architecture), FTI_STR_ARGS(q->container),
-        folder, m->path, m->name, folder, m->path, m->library);
-}
-
-static void list_known(const question *q, const fti_found_provider *found, size_t count,
-                       fti_text *list) {
-    for (size_t i = 0; i < q->config->allow_count; i++) {
-        const fti_manifest *m = q->candidates[i].manifest;
-        if (m)
-            fti_text_printf(list, "%s%s: %s (%s)", list->size ? ", " : "", m->name,
-                            m->architectures, m->containers);
-    }
-    for (size_t i = 0; i < count; i++) {
-        const fti_manifest *m = found[i].manifest;
-        if (m && !found[i].allow)
-            fti_text_printf(list, "%s%s: %s (%s, not allowed)", list->size ? ", " : "", m->name,
-                            m->architectures, m->containers);
-    }
-    for (size_t i = 0; i < count; i++)
-        if (!found[i].manifest && found[i].error.status != FTK_E_NOT_FOUND)
-            fti_text_printf(list, "%srefused: %s", list->size ? ", " : "", found[i].error.message);
-}
-
-static ftk_status none_claims(const question *q, const fti_found_provider *found, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (found[i].manifest && !found[i].allow && claims(q, found[i].manifest))
-            return not_allowed(q, found[i].manifest);
-    fti_text known = {0};
-    list_known(q, found, count, &known);
-    ftk_status status = fti_fail(
-        q->err, FTK_E_PROVIDER_NONE,
-        "%s: found no provider for architecture '%.*s' in container '%.*s', wanted one "
-        "under providers.allow; known providers: %s; use a file of an architecture that one of "
-        "them "
-        "claims, or install a provider for this one and run: freetoken providers allow FOLDER",
-        q->config->origin, FTI_STR_ARGS(q->architecture), FTI_STR_ARGS(q->container),
-        known.data ? known.data : "none");
-    fti_text_free(&known);
-    return status;
-}
-
-static ftk_status explain_none(const question *q) {
-    for (size_t i = 0; i < q->config->allow_count; i++)
-        if (!q->candidates[i].manifest)
-            return blame(q->config, q->candidates[i].allow, q->candidates[i].status,
-                         &q->candidates[i].error, q->err);
-    fti_found_provider *found;
-    size_t count;
-    FTI_TRY(fti_provider_discover(q->config, &found, &count, q->err));
-    ftk_status status = none_claims(q, found, count);
-    fti_found_providers_free(found, count);
-    return status;
-}
-
-static ftk_status answer(question *q, const fti_provider **out) {
-    candidate *chosen = NULL;
-    FTI_TRY(refuse_equal_names(q));
-    FTI_TRY(read_candidates(q));
-    FTI_TRY(choose(q, &chosen));
-    if (!chosen) return explain_none(q);
-    ftk_error inner = FTK_ERROR_INIT;
-    ftk_status status = load(chosen->allow, &chosen->manifest, out, &inner);
-    if (status == FTK_OK) return FTK_OK;
-    return blame(q->config, chosen->allow, status, &inner, q->err);
-}
-
-ftk_status fti_provider_resolve(const struct ftk_config *config, ftk_str architecture,
-                                ftk_str container, const fti_provider **out, ftk_error *err) {
-    FTI_TRY(refuse_secure(err));
-    question q = {config, architecture, container, NULL, err};
-    q.candidates = fti_calloc(config->allow_count, sizeof *q.candidates);
-    if (!q.candidates)
-        return fti_no_memory(err, config->allow_count * sizeof *q.candidates, "provider manifests");
-    ftk_status status = answer(&q, out);
-    for (size_t i = 0; i < config->allow_count; i++) fti_manifest_free(q.candidates[i].manifest);
-    fti_free(q.candidates);
-    return status;
-}
-
-static ftk_status check_entry(const fti_allow *allow, fti_manifest **manifest, ftk_error *err) {
+ftk_status fti_check_allowed(const fti_allow *allow, const fti_manifest *manifest, ftk_error *err) {
     uint32_t effective;
     checked_file file = {.fd = -1};
-    FTI_TRY(refuse_secure(err));
-    ftk_status status = manifest_of(allow, manifest, err);
-    if (!*manifest) return status;
-    FTI_TRY(check_versions(*manifest, &effective, err));
-    FTI_TRY(check_file(allow, *manifest, &file, err));
+    FTI_TRY(fti_contract_versions(manifest, &effective, err));
+    FTI_TRY(check_file(allow, manifest, &file, err));
     close(file.fd);
     return FTK_OK;
 }
 
-ftk_status fti_provider_check(const struct ftk_config *config, const fti_allow *allow,
-                              fti_manifest **manifest, ftk_error *err) {
-    fti_manifest *found = NULL;
-    ftk_error inner = FTK_ERROR_INIT;
-    ftk_status status = check_entry(allow, &found, &inner);
-    if (manifest)
-        *manifest = found;
-    else
-        fti_manifest_free(found);
-    return status == FTK_OK ? FTK_OK : blame(config, allow, status, &inner, err);
-}
+/* ---- providers that are part of the program ---- */
 
-/* ---- search folders ---- */
-
-typedef struct found_list {
-    const struct ftk_config *config;
-    fti_found_provider *items;
-    size_t count;
-    ftk_error *err;
-} found_list;
-
-static fti_found_provider *append_found(found_list *list, const char *path) {
-    fti_found_provider *items = fti_realloc(list->items, list->count + 1, sizeof *items);
-    if (!items) return NULL;
-    list->items = items;
-    fti_found_provider *item = &items[list->count];
-    memset(item, 0, sizeof *item);
-    item->error.struct_size = (uint32_t)sizeof item->error;
-    item->manifest_path = fti_strndup(path, strlen(path));
-    if (!item->manifest_path) return NULL;
-    list->count++;
-    return item;
-}
-
-/* The entry that allows what the manifest in `folder` describes. */
-static const fti_allow *allow_for(const struct ftk_config *config, const char *folder,
-                                  const char *name, const fti_manifest *manifest) {
-    size_t n = strlen(folder);
-    for (size_t i = 0; i < config->allow_count; i++) {
-        const fti_allow *a = &config->allow[i];
-        const char *file = strrchr(a->path, '/');
-        if (strcmp(a->name, name) != 0 || !file || (size_t)(file - a->path) != n ||
-            memcmp(a->path, folder, n) != 0)
-            continue;
-        if (!manifest || strcmp(file + 1, manifest->library) == 0) return a;
-    }
-    return NULL;
-}
-
-static ftk_status read_found(found_list *list, const char *folder, const char *name) {
-    char path[PATH_MAX];
-    int n = snprintf(path, sizeof path, "%s/%s" SUFFIX, folder, name);
-    if (n < 0 || (size_t)n >= sizeof path) return FTK_OK;
-    struct stat st;
-    if (lstat(path, &st) != 0) return FTK_OK;
-    fti_found_provider *item = append_found(list, path);
-    if (!item) return fti_no_memory(list->err, sizeof *item, "found providers");
-    ftk_status status = fti_manifest_read(path, &item->manifest, &item->error);
-    if (status == FTK_E_NO_MEMORY) return fti_fail(list->err, status, "%s", item->error.message);
-    item->allow = allow_for(list->config, folder, name, item->manifest);
+static ftk_status link_new(ftk_provider_entry entry, record *r, ftk_error *err) {
+    static const char path[] = FTI_LINKED_PATH;
+    const ftk_provider *table;
+    fti_identity identity;
+    fti_provider *p = &r->provider;
+    FTI_TRY(fti_contract_call(path, entry, &table, err));
+    FTI_TRY(fti_contract_identity(path, table, &identity, err));
+    FTI_TRY(fti_identity_manifest(path, &identity, &p->manifest, err));
+    FTI_TRY(fti_contract_versions(p->manifest, &p->effective_level, err));
+    FTI_TRY(fti_contract_copy(path, table, p->manifest, &r->table, err));
+    p->path = fti_strndup(path, strlen(path));
+    if (!p->path) return fti_no_memory(err, sizeof path, "a path");
+    p->linked = true;
+    p->table = &r->table;
+    p->load_address = base_of(entry);
+    r->linked = entry;
     return FTK_OK;
 }
 
-static ftk_status report_folder(found_list *list, const char *folder, int error) {
-    fti_found_provider *item = append_found(list, folder);
-    if (!item) return fti_no_memory(list->err, sizeof *item, "found providers");
-    fti_fail(&item->error, error == ENOENT ? FTK_E_NOT_FOUND : FTK_E_PROVIDER_PATH,
-             "cannot read the folder '%s' of providers.search: %s", folder, strerrordesc_np(error));
+static ftk_status find_or_link(ftk_provider_entry entry, const fti_provider **out, ftk_error *err) {
+    for (const record *known = registry.first; known; known = known->next)
+        if (known->linked == entry) {
+            *out = &known->provider;
+            return FTK_OK;
+        }
+    record *r = fti_calloc(1, sizeof *r);
+    if (!r) return fti_no_memory(err, sizeof *r, "a provider's record");
+    ftk_status status = link_new(entry, r, err);
+    if (status != FTK_OK) {
+        fti_manifest_free(r->provider.manifest);
+        record_free(r);
+        return status;
+    }
+    r->next = registry.first;
+    registry.first = r;
+    *out = &r->provider;
     return FTK_OK;
 }
 
-static int not_hidden(const struct dirent *entry) {
-    return entry->d_name[0] != '.';
-}
-
-static ftk_status search_folder(found_list *list, const char *folder) {
-    struct dirent **entries;
-    int count = scandir(folder, &entries, not_hidden, alphasort);
-    if (count < 0) return report_folder(list, folder, errno);
-    ftk_status status = FTK_OK;
-    for (int i = 0; i < count; i++) {
-        char sub[PATH_MAX];
-        int n = snprintf(sub, sizeof sub, "%s/%s", folder, entries[i]->d_name);
-        if (status == FTK_OK && n > 0 && (size_t)n < sizeof sub)
-            status = read_found(list, sub, entries[i]->d_name);
-        free(entries[i]);
-    }
-    free(entries);
+ftk_status fti_provider_link(ftk_provider_entry entry, const fti_provider **out, ftk_error *err) {
+    FTI_TRY(check_process(err));
+    pthread_mutex_lock(&registry.lock);
+    ftk_status status = find_or_link(entry, out, err);
+    pthread_mutex_unlock(&registry.lock);
     return status;
 }
 
-ftk_status fti_provider_discover(const struct ftk_config *config, fti_found_provider **out,
-                                 size_t *count, ftk_error *err) {
-    found_list list = {config, NULL, 0, err};
-    ftk_status status = FTK_OK;
-    for (size_t i = 0; status == FTK_OK && i < config->search_count; i++)
-        status = search_folder(&list, config->search[i]);
+/* ---- modules of this library ---- */
+
+static ftk_status load_module(const char *path, const char *entry, int *fd, module *m,
+                              ftk_error *err) {
+    void *handle;
+    FTI_TRY(keep_descriptor(path, fd, err));
+    FTI_TRY(call_loader(path, *fd, &handle, err));
+    *fd = -1;
+    return find_function(path, handle, entry, &m->entry, err);
+}
+
+static ftk_status find_or_load_module(const char *path, const char *entry, int *fd, void **out,
+                                      ftk_error *err) {
+    struct stat st;
+    if (fstat(*fd, &st) != 0)
+        return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE, "cannot examine '%s': %s", path,
+                        strerrordesc_np(errno));
+    for (const module *m = registry.modules; m; m = m->next)
+        if (m->device == (uint64_t)st.st_dev && m->inode == (uint64_t)st.st_ino) {
+            *out = m->entry;
+            return FTK_OK;
+        }
+    module *m = fti_calloc(1, sizeof *m);
+    if (!m) return fti_no_memory(err, sizeof *m, "a module's record");
+    m->device = (uint64_t)st.st_dev;
+    m->inode = (uint64_t)st.st_ino;
+    ftk_status status = load_module(path, entry, fd, m, err);
     if (status != FTK_OK) {
-        fti_found_providers_free(list.items, list.count);
+        fti_free(m);
         return status;
     }
-    *out = list.items;
-    *count = list.count;
+    m->next = registry.modules;
+    registry.modules = m;
+    *out = m->entry;
     return FTK_OK;
 }
 
-void fti_found_providers_free(fti_found_provider *found, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        fti_manifest_free(found[i].manifest);
-        fti_free(found[i].manifest_path);
+static ftk_status open_module(const char *path, const char *entry, void **out, ftk_error *err) {
+    int fd = -1;
+    FTI_TRY(fti_trusted_open(path, FTK_E_DEVICE_UNAVAILABLE, FTK_E_DEVICE_UNAVAILABLE, &fd, err));
+    ftk_status status = fti_elf_inspect_module(fd, path, entry, err);
+    if (status == FTK_OK) status = check_process(err);
+    if (status == FTK_OK) {
+        pthread_mutex_lock(&registry.lock);
+        status = find_or_load_module(path, entry, &fd, out, err);
+        pthread_mutex_unlock(&registry.lock);
     }
-    fti_free(found);
+    if (fd >= 0) close(fd);
+    return status;
+}
+
+ftk_status fti_module_load(const char *path, const char *entry, void **out, ftk_error *err) {
+    ftk_error inner = FTK_ERROR_INIT;
+    ftk_status status = open_module(path, entry, out, &inner);
+    if (status == FTK_OK || status == FTK_E_NO_MEMORY)
+        return status == FTK_OK ? FTK_OK : fti_fail(err, status, "%s", inner.message);
+    return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE, "module %s", inner.message);
+}
+
+ftk_status fti_module_path(const char *file, char out[PATH_MAX], ftk_error *err) {
+    Dl_info info;
+    char self[PATH_MAX];
+    if (!dladdr(&registry, &info) || !realpath(info.dli_fname, self))
+        return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE,
+                        "the folder of libfreetoken's modules cannot be told: found no file that "
+                        "the library was loaded from");
+    int n = snprintf(out, PATH_MAX, "%.*s/freetoken/backends/%s", fti_folder_size(self), self,
+                     file);
+    if (n > 0 && n < PATH_MAX) return FTK_OK;
+    return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE, "the path of module %s is too long", file);
 }

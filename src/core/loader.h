@@ -9,7 +9,19 @@
 #ifndef FTI_LOADER_H
 #define FTI_LOADER_H
 
+#include <limits.h>
+#include <time.h>
+
 #include "core/config.h"
+
+/* The one platform whose providers this library loads. */
+#if defined(__x86_64__)
+#define FTI_PLATFORM "x86_64-linux-gnu"
+#elif defined(__aarch64__)
+#define FTI_PLATFORM "aarch64-linux-gnu"
+#else
+#error "libfreetoken has no platform name for this machine"
+#endif
 
 /* Contents of NAME.provider.yaml. Strings are owned by the manifest; lists are
  * joined by single spaces, as in ftk_identity. */
@@ -26,33 +38,60 @@ typedef struct fti_manifest {
     char *containers;
     char *backends;
     char *license;
+    char *device_code; /* "" if absent */
+    char *provides;    /* "model" or "format"; "" if absent: model */
     uint32_t manifest_version;
     uint32_t api_level;
     uint32_t min_host_level;
 } fti_manifest;
 
 ftk_status fti_manifest_read(const char *path, fti_manifest **out, ftk_error *err) FTI_WARN_UNUSED;
+/* The same of a text; `path`, which ends in the file's name, is taken as it is. */
+ftk_status fti_manifest_parse(const char *text, size_t size, const char *path, fti_manifest **out,
+                              ftk_error *err) FTI_WARN_UNUSED;
 void fti_manifest_free(fti_manifest *manifest);
 /* True if `word` is one of the space-separated words of `list`. */
 bool fti_list_has(const char *list, ftk_str word);
 
-/* A loaded provider. Process lifetime: loaded objects are never unloaded, and
+/* A provider in this process. Process lifetime: loaded objects are never unloaded, and
  * one file is loaded once (by device and inode, or by digest when pinned). */
 typedef struct fti_provider {
     const ftk_provider *table; /* full-size internal copy; no slot is NULL */
     fti_manifest *manifest;
     char *path;
-    char *sha256; /* the pin that was checked, or NULL: unpinned */
+    char sha256[65]; /* of the bytes that were checked; "" of one that is linked in */
+    bool pinned;     /* these are also the bytes that were loaded: nobody could change them */
+    bool linked;     /* part of the program: no file, nothing of the following four */
     uint64_t device;
     uint64_t inode;
+    uint64_t bytes;
+    struct timespec modified;
+    uint64_t load_address;
     uint32_t effective_level;
 } fti_provider;
 
-/* Finds and loads the provider for (architecture, container). Nothing is loaded
- * unless the configuration allows it. */
-ftk_status fti_provider_resolve(const struct ftk_config *config, ftk_str architecture,
-                                ftk_str container, const fti_provider **out,
-                                ftk_error *err) FTI_WARN_UNUSED;
+typedef struct fti_provider_query {
+    ftk_str architecture;
+    ftk_str container;
+    const char *backend;     /* of the engine, or NULL: not judged */
+    const char *device_code; /* target of the device, or NULL: it needs no code objects */
+    const char *record;      /* of the process that started this one, or NULL */
+} fti_provider_query;
+
+/* Finds the provider for (architecture, container), and loads it. Nothing is loaded
+ * unless the configuration allows it; what is linked in needs no loading, but keeps to the
+ * same rules of claims, levels and hardware. */
+ftk_status fti_provider_resolve(const struct ftk_config *config, const fti_provider_query *query,
+                                const fti_provider **out, ftk_error *err) FTI_WARN_UNUSED;
+
+/* The provider behind the entry of one that is part of the program. */
+ftk_status fti_provider_link(ftk_provider_entry entry, const fti_provider **out,
+                             ftk_error *err) FTI_WARN_UNUSED;
+
+/* One fact a line: what another process must resolve to have the same provider. Free with
+ * fti_free. */
+ftk_status fti_provider_record(const fti_provider *provider, ftk_str architecture,
+                               ftk_str container, char **out, ftk_error *err) FTI_WARN_UNUSED;
 
 /* Checks one allowlist entry through every stage before dlopen, without loading
  * it: what `freetoken providers check` shows. `manifest` (may be NULL) receives
@@ -79,6 +118,14 @@ void fti_found_providers_free(fti_found_provider *found, size_t count);
  * `mode_status` are the statuses to fail with. */
 ftk_status fti_trusted_open(const char *path, ftk_status path_status, ftk_status mode_status,
                             int *fd, ftk_error *err) FTI_WARN_UNUSED;
+
+/* Loads a module of this library (a backend) after the checks that a provider's file goes
+ * through, without allowlist, manifest and note: its place beside the library is what allows
+ * it. `*out` is the function `entry`, of process lifetime. FTK_E_DEVICE_UNAVAILABLE. */
+ftk_status fti_module_load(const char *path, const char *entry, void **out,
+                           ftk_error *err) FTI_WARN_UNUSED;
+/* Where the module `file` would be: freetoken/backends/ beside the library's real path. */
+ftk_status fti_module_path(const char *file, char out[PATH_MAX], ftk_error *err) FTI_WARN_UNUSED;
 
 /* SHA-256 of the rest of `fd`, as 64 lower-case hex digits and NUL. */
 ftk_status fti_sha256_fd(int fd, char hex[65], ftk_error *err);

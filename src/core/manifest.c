@@ -11,19 +11,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#if defined(__x86_64__)
-#define PLATFORM "x86_64-linux-gnu"
-#elif defined(__aarch64__)
-#define PLATFORM "aarch64-linux-gnu"
-#else
-#error "libfreetoken has no platform name for this machine"
-#endif
-
 #define MANIFEST_VERSION 1u
 #define VALUE_MAX        1024u /* bytes of one value, and of a list once joined */
 #define SUFFIX           ".provider.yaml"
 
-typedef enum { NUMBER, NAME, FILE_NAME, WORD, TEXT, RANGE, PLATFORM_NAME, LIST } form;
+typedef enum { NUMBER, NAME, FILE_NAME, WORD, TEXT, RANGE, PLATFORM_NAME, PURPOSE, LIST } form;
 
 typedef struct field {
     const char *key;
@@ -32,8 +24,7 @@ typedef struct field {
     size_t offset; /* of the char * or uint32_t in fti_manifest */
 } field;
 
-#define AT(member)   offsetof(fti_manifest, member)
-#define CHECKED_ONLY SIZE_MAX
+#define AT(member) offsetof(fti_manifest, member)
 
 static const field fields[] = {
     {"manifest_version", NUMBER, true, AT(manifest_version)},
@@ -50,7 +41,8 @@ static const field fields[] = {
     {"containers", LIST, true, AT(containers)},
     {"backends", LIST, true, AT(backends)},
     {"license", TEXT, true, AT(license)},
-    {"device_code", LIST, false, CHECKED_ONLY},
+    {"device_code", LIST, false, AT(device_code)},
+    {"provides", PURPOSE, false, AT(provides)},
 };
 
 typedef struct reader {
@@ -117,8 +109,11 @@ static ftk_status check_scalar(const reader *r, const fti_yaml_node *node, const
         if (scalar && is_range(s)) return FTK_OK;
         return refuse(r, node, "a range of versions such as \">=0.1.0 <0.2.0\"");
     case PLATFORM_NAME:
-        if (scalar && fti_str_is(s, PLATFORM)) return FTK_OK;
-        return refuse(r, node, PLATFORM ", the platform of this libfreetoken");
+        if (scalar && fti_str_is(s, FTI_PLATFORM)) return FTK_OK;
+        return refuse(r, node, FTI_PLATFORM ", the platform of this libfreetoken");
+    case PURPOSE:
+        if (scalar && (fti_str_is(s, "model") || fti_str_is(s, "format"))) return FTK_OK;
+        return refuse(r, node, "model or format");
     default:
         if (scalar && is_text(s) && (s.size > 0 || !f->required)) return FTK_OK;
         return refuse(r, node, f->required ? "one line of text" : "one line of text, or nothing");
@@ -154,8 +149,7 @@ static ftk_status store_text(const reader *r, const field *f, const char *data, 
 static ftk_status read_list(const reader *r, const fti_yaml_node *node, const field *f) {
     fti_text joined = {0};
     ftk_status status = join_list(r, node, &joined);
-    if (status == FTK_OK && f->offset != CHECKED_ONLY)
-        status = store_text(r, f, joined.data, joined.size);
+    if (status == FTK_OK) status = store_text(r, f, joined.data, joined.size);
     fti_text_free(&joined);
     return status;
 }
@@ -208,7 +202,7 @@ static ftk_status check_missing(const reader *r, const fti_yaml_node *root) {
             return fti_fail(r->err, FTK_E_PROVIDER_MANIFEST,
                             "%s:%u: found no key '%s', wanted it in every manifest",
                             r->manifest->path, root->line, fields[i].key);
-        if (fields[i].offset != CHECKED_ONLY) FTI_TRY(store_text(r, &fields[i], "", 0));
+        FTI_TRY(store_text(r, &fields[i], "", 0));
     }
     return FTK_OK;
 }
@@ -259,10 +253,10 @@ static ftk_status read_all(int fd, const char *path, fti_text *text, ftk_error *
 
 /* What the shared reader of YAML calls a fault of the configuration is one of
  * the manifest here; its message already names file and line. */
-static ftk_status parse(const fti_text *text, const char *path, fti_yaml **yaml, ftk_error *err) {
+static ftk_status parse(const char *text, size_t size, const char *path, fti_yaml **yaml,
+                        ftk_error *err) {
     ftk_error inner = FTK_ERROR_INIT;
-    ftk_status status = fti_yaml_parse(text->data ? text->data : "", text->size, path, yaml,
-                                       &inner);
+    ftk_status status = fti_yaml_parse(text, size, path, yaml, &inner);
     if (status == FTK_OK) return FTK_OK;
     if (status == FTK_E_CONFIG_SYNTAX || status == FTK_E_CONFIG_KEY)
         status = FTK_E_PROVIDER_MANIFEST;
@@ -281,39 +275,45 @@ static ftk_status open_manifest(const char *path, int *fd, ftk_error *err) {
     return status;
 }
 
-static ftk_status read_manifest(const reader *r, int fd) {
-    fti_text text = {0};
+static ftk_status fill(const reader *r, const char *text, size_t size) {
     fti_yaml *yaml = NULL;
-    ftk_status status = read_all(fd, r->manifest->path, &text, r->err);
-    if (status == FTK_OK) status = parse(&text, r->manifest->path, &yaml, r->err);
-    if (status == FTK_OK) status = read_tree(r, fti_yaml_root(yaml));
-    if (yaml) fti_yaml_free(yaml);
-    fti_text_free(&text);
+    FTI_TRY(parse(text, size, r->manifest->path, &yaml, r->err));
+    ftk_status status = read_tree(r, fti_yaml_root(yaml));
+    fti_yaml_free(yaml);
+    return status;
+}
+
+ftk_status fti_manifest_parse(const char *text, size_t size, const char *path, fti_manifest **out,
+                              ftk_error *err) {
+    reader r = {fti_calloc(1, sizeof(fti_manifest)), err};
+    if (r.manifest) r.manifest->path = fti_strndup(path, strlen(path));
+    ftk_status status = r.manifest && r.manifest->path
+                            ? fill(&r, text, size)
+                            : fti_no_memory(err, sizeof *r.manifest, "a provider manifest");
+    if (status == FTK_OK)
+        *out = r.manifest;
+    else
+        fti_manifest_free(r.manifest);
     return status;
 }
 
 ftk_status fti_manifest_read(const char *path, fti_manifest **out, ftk_error *err) {
     int fd;
+    fti_text text = {0};
     FTI_TRY(open_manifest(path, &fd, err));
-    reader r = {fti_calloc(1, sizeof(fti_manifest)), err};
-    if (r.manifest) r.manifest->path = fti_strndup(path, strlen(path));
-    ftk_status status = r.manifest && r.manifest->path
-                            ? read_manifest(&r, fd)
-                            : fti_no_memory(err, sizeof *r.manifest, "a provider manifest");
+    ftk_status status = read_all(fd, path, &text, err);
     close(fd);
-    if (status != FTK_OK) {
-        fti_manifest_free(r.manifest);
-        return status;
-    }
-    *out = r.manifest;
-    return FTK_OK;
+    if (status == FTK_OK)
+        status = fti_manifest_parse(text.data ? text.data : "", text.size, path, out, err);
+    fti_text_free(&text);
+    return status;
 }
 
 void fti_manifest_free(fti_manifest *manifest) {
     if (!manifest) return;
     fti_free(manifest->path);
     for (size_t i = 0; i < FTI_COUNT(fields); i++)
-        if (fields[i].form != NUMBER && fields[i].offset != CHECKED_ONLY)
+        if (fields[i].form != NUMBER)
             fti_free(*(char **)(void *)((char *)manifest + fields[i].offset));
     fti_free(manifest);
 }

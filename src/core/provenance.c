@@ -4,7 +4,9 @@
  */
 #include "core/engine.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
 /* ---- JSON helpers ---- */
 
@@ -28,18 +30,35 @@ static json_t *number(uint64_t value) {
     return json_integer((json_int_t)value);
 }
 
-static void set(json_t *object, const char *key, json_t *owned) {
-    json_object_set_new(object, key, owned);
+static void drop(json_t **json) {
+    json_decref(*json);
+    *json = NULL;
+}
+
+void fti_json_set(json_t **object, const char *key, json_t *owned) {
+    if (json_object_set_new(*object, key, owned) != 0) drop(object);
+}
+
+void fti_json_append(json_t **array, json_t *owned) {
+    if (json_array_append_new(*array, owned) != 0) drop(array);
+}
+
+/* json_dumps forgets failures of its own buffer: this one keeps them. */
+static int append_dumped(const char *data, size_t size, void *text) {
+    fti_text_append(text, data, size);
+    return 0;
 }
 
 ftk_status fti_json_dump(json_t *owned, char **out, ftk_error *err) {
-    char *dumped = owned ? json_dumps(owned, JSON_INDENT(2)) : NULL;
+    fti_text dumped = {0};
+    bool whole = owned && json_dump_callback(owned, append_dumped, &dumped, JSON_INDENT(2)) == 0;
     json_decref(owned);
-    char *copy = dumped ? fti_strndup(dumped, strlen(dumped)) : NULL;
-    free(dumped);
-    if (!copy) return fti_no_memory(err, 0, "a report");
-    *out = copy;
-    return FTK_OK;
+    if (whole && !dumped.failed) {
+        *out = dumped.data;
+        return FTK_OK;
+    }
+    fti_text_free(&dumped);
+    return fti_no_memory(err, 0, "a report");
 }
 
 void ftk_report_free(char *json) {
@@ -48,78 +67,133 @@ void ftk_report_free(char *json) {
 
 /* ---- provenance ---- */
 
-static const char *reason_text(uint32_t reason) {
-    static const char *const texts[] = {
-        "none",      "capability missing", "value too low", "type",
-        "shape",     "alignment",          "policy",        "not graph safe",
-        "self test", "build lacks backend"};
-    return reason < FTI_COUNT(texts) ? texts[reason] : "unknown";
+static json_t *levels_json(const fti_provider *p) {
+    json_t *levels = json_object();
+    fti_json_set(&levels, "host", number(FTK_API_LEVEL));
+    fti_json_set(&levels, "provider", number(p->manifest->api_level));
+    fti_json_set(&levels, "effective", number(p->effective_level));
+    return levels;
+}
+
+/* Where its code came from; a provider that is part of the program has no file. */
+static void add_file(json_t **o, const fti_provider *p) {
+    fti_json_set(o, "path", text(p->path));
+    fti_json_set(o, "linked_in", json_boolean(p->linked));
+    fti_json_set(o, "pinned", json_boolean(p->pinned));
+    fti_json_set(o, "sha256", p->linked ? json_null() : text(p->sha256));
+    fti_json_set(o, "device", p->linked ? json_null() : number(p->device));
+    fti_json_set(o, "inode", p->linked ? json_null() : number(p->inode));
+    fti_json_set(o, "load_address", json_sprintf("0x%llx", (unsigned long long)p->load_address));
 }
 
 static json_t *provider_json(const ftk_engine *e) {
     const fti_provider *p = e->provider;
+    const fti_manifest *m = p->manifest;
+    const struct {
+        const char *key, *value;
+    } texts[] = {{"name", m->name},
+                 {"version", m->version},
+                 {"distribution", m->distribution},
+                 {"distribution_version", m->distribution_version},
+                 {"license", m->license},
+                 {"core_range", m->core_range},
+                 {"architectures", m->architectures},
+                 {"containers", m->containers},
+                 {"backends", m->backends},
+                 {"device_code", m->device_code}};
     json_t *o = json_object();
-    set(o, "name", text(p->manifest->name));
-    set(o, "version", text(p->manifest->version));
-    set(o, "path", text(p->path));
-    set(o, "pinned", json_boolean(p->sha256 != NULL));
-    set(o, "sha256", p->sha256 ? text(p->sha256) : json_null());
-    set(o, "device", number(p->device));
-    set(o, "inode", number(p->inode));
-    json_t *levels = json_object();
-    set(levels, "host", number(FTK_API_LEVEL));
-    set(levels, "provider", number(p->manifest->api_level));
-    set(levels, "effective", number(p->effective_level));
-    set(o, "levels", levels);
+    for (size_t i = 0; i < FTI_COUNT(texts); i++)
+        fti_json_set(&o, texts[i].key, text(texts[i].value));
+    add_file(&o, p);
+    fti_json_set(&o, "levels", levels_json(p));
+    fti_json_set(&o, "options", text(e->options_json));
     return o;
+}
+
+/* Of everything but the payload: names, shapes, places and metadata. Enough to tell two
+ * checkpoints apart in an instant; the payload's own digest would take a read of it all. */
+static json_t *directory_hash(const fti_checkpoint *c) {
+    XXH3_state_t *state = XXH3_createState();
+    if (!state || XXH3_64bits_reset(state) != XXH_OK) return json_null();
+    for (size_t i = 0; i < fti_checkpoint_meta_count(c); i++) {
+        const fti_meta *m = fti_checkpoint_meta(c, i);
+        XXH3_64bits_update(state, m->key.data, (size_t)m->key.size);
+        XXH3_64bits_update(state, m->data, (size_t)m->bytes);
+    }
+    for (size_t i = 0; i < fti_checkpoint_tensor_count(c); i++) {
+        const fti_tensor *t = fti_checkpoint_tensor(c, i);
+        const uint64_t facts[] = {t->type,    t->dims[0], t->dims[1], t->dims[2],
+                                  t->dims[3], t->offset,  t->shard};
+        XXH3_64bits_update(state, t->name.data, (size_t)t->name.size);
+        XXH3_64bits_update(state, facts, sizeof facts);
+    }
+    json_t *hash = json_sprintf("%016llx", (unsigned long long)XXH3_64bits_digest(state));
+    XXH3_freeState(state);
+    return hash;
 }
 
 static json_t *checkpoint_json(const ftk_engine *e) {
     json_t *o = json_object();
-    set(o, "path", text(fti_checkpoint_path(e->checkpoint)));
-    set(o, "container", text(fti_checkpoint_container(e->checkpoint)));
-    set(o, "version", number(fti_checkpoint_version(e->checkpoint)));
-    set(o, "bytes", number(fti_checkpoint_file_bytes(e->checkpoint)));
-    set(o, "shards", number(fti_checkpoint_shard_count(e->checkpoint)));
-    set(o, "architecture", fti_json_str(e->architecture));
+    fti_json_set(&o, "path", text(fti_checkpoint_path(e->checkpoint)));
+    fti_json_set(&o, "container", text(fti_checkpoint_container(e->checkpoint)));
+    fti_json_set(&o, "adapter", json_sprintf("core/%s", fti_checkpoint_container(e->checkpoint)));
+    fti_json_set(&o, "version", number(fti_checkpoint_version(e->checkpoint)));
+    fti_json_set(&o, "bytes", number(fti_checkpoint_file_bytes(e->checkpoint)));
+    fti_json_set(&o, "shards", number(fti_checkpoint_shard_count(e->checkpoint)));
+    fti_json_set(&o, "architecture", fti_json_str(e->architecture));
+    fti_json_set(&o, "directory_hash", directory_hash(e->checkpoint));
     ftk_str name = {NULL, 0};
     if (fti_meta_get_str(e->checkpoint, fti_str("general.name"), &name, NULL) == FTK_OK)
-        set(o, "name", fti_json_str(name));
+        fti_json_set(&o, "name", fti_json_str(name));
     return o;
 }
 
 static json_t *backend_json(const ftk_engine *e) {
     json_t *o = json_object(), *capabilities = json_object();
-    set(o, "kind", text(e->backend->ops->name));
-    set(o, "threads", number(e->threads));
+    fti_json_set(&o, "kind", text(e->backend->ops->name));
+    fti_json_set(&o, "threads", number(e->threads));
     if (e->settings.kernel_mask == UINT32_MAX)
-        set(o, "kernels", text("auto"));
+        fti_json_set(&o, "kernels", text("auto"));
     else if (e->settings.kernel_mask == 0)
-        set(o, "kernels", text("reference"));
+        fti_json_set(&o, "kernels", text("reference"));
     else
-        set(o, "kernels", number(e->settings.kernel_mask));
+        fti_json_set(&o, "kernels", number(e->settings.kernel_mask));
     const char *name;
     for (size_t i = 0; (name = e->backend->ops->capability_name(e->backend, i)) != NULL; i++) {
         int64_t value;
         if (e->backend->ops->capability(e->backend, fti_str(name), &value) == FTK_OK)
-            set(capabilities, name, json_integer(value));
+            fti_json_set(&capabilities, name, json_integer(value));
     }
-    set(o, "capabilities", capabilities);
+    fti_json_set(&o, "capabilities", capabilities);
     return o;
+}
+
+static const ftk_variant *variant_at(const ftk_variant_table *t, uint32_t row) {
+    return (const ftk_variant *)(const void *)((const char *)t->variants +
+                                               (size_t)row * t->variant_stride);
+}
+
+static json_t *skip_detail(const fti_skip *skip) {
+    if (!skip->need) return json_null();
+    if (skip->reason == FTK_REASON_CAPABILITY_MISSING)
+        return json_sprintf("found no %.*s, wanted %lld", FTI_STR_ARGS(skip->need->name),
+                            (long long)skip->need->min_value);
+    return json_sprintf("found %.*s %lld, wanted %lld", FTI_STR_ARGS(skip->need->name),
+                        (long long)skip->found, (long long)skip->need->min_value);
 }
 
 static json_t *skips_json(const ftk_engine *e, uint32_t table) {
     json_t *list = json_array();
     const ftk_variant_table *t = e->provider->table->variants[table];
     for (size_t i = 0; i < e->skip_count; i++) {
-        if (e->skips[i].table != table) continue;
-        const ftk_variant *v = (const ftk_variant *)(const void *)((const char *)t->variants +
-                                                                   (size_t)e->skips[i].row *
-                                                                       t->variant_stride);
+        const fti_skip *skip = &e->skips[i];
+        if (skip->table != table) continue;
         json_t *o = json_object();
-        set(o, "variant", fti_json_str(v->name));
-        set(o, "reason", text(reason_text(e->skips[i].reason)));
-        json_array_append_new(list, o);
+        fti_json_set(&o, "variant", fti_json_str(variant_at(t, skip->row)->name));
+        fti_json_set(&o, "reason", text(fti_reason_text(skip->reason)));
+        fti_json_set(&o, "code", number(skip->reason));
+        fti_json_set(&o, "detail", skip_detail(skip));
+        fti_json_append(&list, o);
     }
     return list;
 }
@@ -128,14 +202,11 @@ static json_t *variants_json(const ftk_engine *e) {
     json_t *list = json_array();
     for (uint32_t i = 0; e->chosen && i < e->provider->table->variant_table_count; i++) {
         const ftk_variant_table *t = e->provider->table->variants[i];
-        const ftk_variant *v = (const ftk_variant *)(const void *)((const char *)t->variants +
-                                                                   (size_t)e->chosen[i] *
-                                                                       t->variant_stride);
         json_t *o = json_object();
-        set(o, "operation", fti_json_str(t->operation));
-        set(o, "chosen", fti_json_str(v->name));
-        set(o, "passed_over", skips_json(e, i));
-        json_array_append_new(list, o);
+        fti_json_set(&o, "operation", fti_json_str(t->operation));
+        fti_json_set(&o, "chosen", fti_json_str(variant_at(t, e->chosen[i])->name));
+        fti_json_set(&o, "passed_over", skips_json(e, i));
+        fti_json_append(&list, o);
     }
     return list;
 }
@@ -144,53 +215,65 @@ static json_t *graphs_json(const ftk_engine *e) {
     json_t *o = json_object(), *buckets = json_array();
     for (size_t i = 0; i < e->graph_count; i++) {
         json_t *bucket = json_object();
-        set(bucket, "rows", number(e->graphs[i].rows));
-        set(bucket, "nodes", number(e->backend->ops->graph_nodes(e->graphs[i].graph)));
-        json_array_append_new(buckets, bucket);
+        fti_json_set(&bucket, "rows", number(e->graphs[i].rows));
+        fti_json_set(&bucket, "nodes", number(e->backend->ops->graph_nodes(e->graphs[i].graph)));
+        fti_json_append(&buckets, bucket);
     }
-    set(o, "captured", buckets);
-    set(o, "eager_reason", e->graph_reason[0] ? text(e->graph_reason) : json_null());
+    fti_json_set(&o, "captured", buckets);
+    fti_json_set(&o, "eager_reason", e->graph_reason[0] ? text(e->graph_reason) : json_null());
     return o;
 }
 
 static json_t *numerics_json(const ftk_engine *e) {
     json_t *o = json_object();
-    set(o, "mode", text(e->settings.numerics == FTI_NUMERICS_FLOAT ? "float" : "exact"));
-    set(o, "version", number(FTK_NUMERICS_VERSION));
+    fti_json_set(&o, "mode", text(e->settings.numerics == FTI_NUMERICS_FLOAT ? "float" : "exact"));
+    fti_json_set(&o, "version", number(FTK_NUMERICS_VERSION));
     return o;
 }
 
-static const char *fused_text(fti_fused fused) {
-    return fused == FTI_FUSED_OFF ? "off" : fused == FTI_FUSED_REQUIRE ? "require" : "auto";
+/* As memory.kv_type spells it. */
+static const char *kv_word(uint32_t type) {
+    switch (type) {
+    case FTK_TYPE_F32: return "f32";
+    case FTK_TYPE_BF16: return "bf16";
+    case FTK_TYPE_Q8_0: return "q8_0";
+    default: return "f16";
+    }
 }
 
-ftk_status ftk_engine_provenance(const ftk_engine *e, char **json, ftk_error *err) {
-    if (!e || !json) return fti_fail(err, FTK_E_ARGUMENT, "engine and json must not be NULL");
-    FTI_TRY(fti_engine_need(e, FTI_STAGE_CREATE, err));
-    json_t *o = json_object(), *policy = json_object(), *notes = json_array();
-    set(o, "libfreetoken", text(FTK_VERSION_STRING));
-    set(o, "stage", text(fti_stage_text(e->lifecycle.reached)));
-    set(o, "config", text(e->settings.origin));
-    set(o, "provider", provider_json(e));
-    set(o, "checkpoint", checkpoint_json(e));
-    set(o, "backend", backend_json(e));
-    set(o, "numerics", numerics_json(e));
-    set(o, "kv_type", text(fti_type_name(e->kv_type)));
-    set(policy, "fused", text(fused_text(e->settings.fused)));
-    set(policy, "prefill_tokens", number(e->settings.prefill_tokens));
-    set(policy, "max_running", number(e->settings.sequences));
-    set(o, "policy", policy);
-    set(o, "variants", variants_json(e));
-    set(o, "graphs", graphs_json(e));
-    for (size_t i = 0; i < e->ctx.note_count; i++)
-        json_array_append_new(notes, text(e->ctx.notes[i]));
-    set(o, "notes", notes);
-    return fti_json_dump(o, json, err);
+/* What became of a setting that leaves the choice to the engine; NULL where nothing did, or
+ * has not yet. */
+static json_t *resolved(const ftk_engine *e, const char *key) {
+    bool planned = e->lifecycle.reached >= FTI_STAGE_MEMORY;
+    if (strcmp(key, "backend.kind") == 0) return text(e->backend->ops->name);
+    if (strcmp(key, "backend.threads") == 0) return number(e->threads);
+    if (strcmp(key, "backend.graphs") == 0 && e->lifecycle.reached >= FTI_STAGE_CAPTURE)
+        return text(e->graph_count > 0 ? "on" : "off");
+    if (strcmp(key, "memory.device") == 0 && planned) return number(e->budget.budget);
+    if (strcmp(key, "memory.kv_tokens") == 0 && planned) return number(e->budget.context);
+    if (strcmp(key, "memory.kv_type") == 0) return text(kv_word(e->kv_type));
+    return NULL;
 }
 
-ftk_status ftk_engine_memory(const ftk_engine *e, char **json, ftk_error *err) {
-    if (!e || !json) return fti_fail(err, FTK_E_ARGUMENT, "engine and json must not be NULL");
-    FTI_TRY(fti_engine_need(e, FTI_STAGE_MEMORY, err));
+/* Each setting with its value and where that came from; "asked" is what was written, where
+ * the engine decided on something else. */
+static json_t *policy_json(const ftk_engine *e) {
+    json_t *policy = json_deep_copy(e->settings.all), *one;
+    int failed = 0;
+    const char *key;
+    json_object_foreach(policy, key, one) {
+        json_t *value = resolved(e, key);
+        if (value && !json_equal(value, json_object_get(one, "value"))) {
+            failed |= json_object_set(one, "asked", json_object_get(one, "value"));
+            failed |= json_object_set(one, "value", value);
+        }
+        json_decref(value);
+    }
+    if (failed) drop(&policy);
+    return policy;
+}
+
+static json_t *memory_json(const ftk_engine *e) {
     const fti_budget *b = &e->budget;
     const struct {
         const char *key;
@@ -205,11 +288,48 @@ ftk_status ftk_engine_memory(const ftk_engine *e, char **json, ftk_error *err) {
                 {"budget", b->budget},
                 {"available", b->available},
                 {"allocated", e->backend->ops->memory_used(e->backend)},
-                {"context", b->context}};
+                {"context", b->context},
+                {"requests", e->settings.sequences}};
     json_t *o = json_object();
-    for (size_t i = 0; i < FTI_COUNT(rows); i++) set(o, rows[i].key, number(rows[i].value));
-    set(o, "kv_type", text(fti_type_name(e->kv_type)));
+    for (size_t i = 0; i < FTI_COUNT(rows); i++)
+        fti_json_set(&o, rows[i].key, number(rows[i].value));
+    fti_json_set(&o, "kv_type", text(fti_type_name(e->kv_type)));
+    return o;
+}
+
+ftk_status ftk_engine_provenance(const ftk_engine *e, char **json, ftk_error *err) {
+    if (!e || !json) return fti_fail(err, FTK_E_ARGUMENT, "engine and json must not be NULL");
+    FTI_TRY(fti_engine_need(e, FTI_STAGE_CREATE, err));
+    json_t *o = json_object(), *notes = json_array();
+    fti_json_set(&o, "libfreetoken", text(FTK_VERSION_STRING));
+    fti_json_set(&o, "stage", text(fti_stage_text(e->lifecycle.reached)));
+    fti_json_set(&o, "config", text(e->settings.origin));
+    fti_json_set(&o, "provider", provider_json(e));
+    fti_json_set(&o, "checkpoint", checkpoint_json(e));
+    fti_json_set(&o, "backend", backend_json(e));
+    fti_json_set(&o, "numerics", numerics_json(e));
+    fti_json_set(&o, "kv_type", text(fti_type_name(e->kv_type)));
+    fti_json_set(&o, "policy", policy_json(e));
+    fti_json_set(&o, "variants", variants_json(e));
+    fti_json_set(&o, "memory",
+                 e->lifecycle.reached >= FTI_STAGE_MEMORY ? memory_json(e) : json_null());
+    fti_json_set(&o, "graphs", graphs_json(e));
+    for (size_t i = 0; i < e->ctx.note_count; i++) fti_json_append(&notes, text(e->ctx.notes[i]));
+    fti_json_set(&o, "notes", notes);
     return fti_json_dump(o, json, err);
+}
+
+ftk_status ftk_engine_record(const ftk_engine *e, char **record, ftk_error *err) {
+    if (!e || !record) return fti_fail(err, FTK_E_ARGUMENT, "engine and record must not be NULL");
+    FTI_TRY(fti_engine_need(e, FTI_STAGE_CREATE, err));
+    return fti_provider_record(e->provider, e->architecture,
+                               fti_str(fti_checkpoint_container(e->checkpoint)), record, err);
+}
+
+ftk_status ftk_engine_memory(const ftk_engine *e, char **json, ftk_error *err) {
+    if (!e || !json) return fti_fail(err, FTK_E_ARGUMENT, "engine and json must not be NULL");
+    FTI_TRY(fti_engine_need(e, FTI_STAGE_MEMORY, err));
+    return fti_json_dump(memory_json(e), json, err);
 }
 
 ftk_status ftk_engine_stats(const ftk_engine *e, char **json, ftk_error *err) {
@@ -234,41 +354,40 @@ static json_t *meta_json(const fti_checkpoint *c, const fti_meta *m) {
     }
     if (m->type == FTI_META_ARRAY) {
         json_t *o = json_object();
-        set(o, "array", text(meta_type_text(m->element_type)));
-        set(o, "count", number(m->count));
+        fti_json_set(&o, "array", text(meta_type_text(m->element_type)));
+        fti_json_set(&o, "count", number(m->count));
         return o;
     }
     bool b;
     double d;
     uint64_t u;
     if (fti_meta_get_bool(c, m->key, &b, NULL) == FTK_OK) return json_boolean(b);
-    if (fti_meta_get_f64(c, m->key, &d, NULL) == FTK_OK) return json_real(d);
+    if (fti_meta_get_f64(c, m->key, &d, NULL) == FTK_OK)
+        return isfinite(d) ? json_real(d) : text("(not a finite number)");
     if (fti_meta_get_u64(c, m->key, 0, INT64_MAX, &u, NULL) == FTK_OK) return number(u);
     return text("(a number outside 0 to 2^63-1)");
 }
 
-static void count_type(json_t *types, const fti_tensor *t) {
+static void count_type(json_t **types, const fti_tensor *t) {
     const char *name = fti_type_name(t->type);
-    json_t *row = json_object_get(types, name);
-    if (!row) {
-        row = json_object();
-        set(types, name, row);
-    }
-    uint64_t count = (uint64_t)json_integer_value(json_object_get(row, "count"));
-    uint64_t bytes = (uint64_t)json_integer_value(json_object_get(row, "bytes"));
-    set(row, "count", number(count + 1));
-    set(row, "bytes", number(bytes + t->bytes));
+    const json_t *old = json_object_get(*types, name);
+    uint64_t count = (uint64_t)json_integer_value(json_object_get(old, "count"));
+    uint64_t bytes = (uint64_t)json_integer_value(json_object_get(old, "bytes"));
+    json_t *row = json_object();
+    fti_json_set(&row, "count", number(count + 1));
+    fti_json_set(&row, "bytes", number(bytes + t->bytes));
+    fti_json_set(types, name, row);
 }
 
 static json_t *tensor_json(const fti_tensor *t) {
     json_t *o = json_object(), *dims = json_array();
-    set(o, "name", fti_json_str(t->name));
-    set(o, "type", text(fti_type_name(t->type)));
-    for (uint32_t d = 0; d < t->n_dims; d++) json_array_append_new(dims, number(t->dims[d]));
-    set(o, "dims", dims);
-    set(o, "bytes", number(t->bytes));
-    set(o, "shard", number(t->shard + 1));
-    set(o, "offset", number(t->offset));
+    fti_json_set(&o, "name", fti_json_str(t->name));
+    fti_json_set(&o, "type", text(fti_type_name(t->type)));
+    for (uint32_t d = 0; d < t->n_dims; d++) fti_json_append(&dims, number(t->dims[d]));
+    fti_json_set(&o, "dims", dims);
+    fti_json_set(&o, "bytes", number(t->bytes));
+    fti_json_set(&o, "shard", number(t->shard + 1));
+    fti_json_set(&o, "offset", number(t->offset));
     return o;
 }
 
@@ -277,24 +396,26 @@ static json_t *inspect_json(const fti_checkpoint *c, const char *path) {
            *types = json_object();
     for (size_t i = 0; i < fti_checkpoint_meta_count(c); i++) {
         const fti_meta *m = fti_checkpoint_meta(c, i);
-        json_object_setn_new_nocheck(meta, m->key.data, (size_t)m->key.size, meta_json(c, m));
+        if (json_object_setn_new_nocheck(meta, m->key.data, (size_t)m->key.size, meta_json(c, m)) !=
+            0)
+            drop(&meta);
     }
     for (size_t i = 0; i < fti_checkpoint_tensor_count(c); i++) {
         const fti_tensor *t = fti_checkpoint_tensor(c, i);
-        json_array_append_new(tensors, tensor_json(t));
-        count_type(types, t);
+        fti_json_append(&tensors, tensor_json(t));
+        count_type(&types, t);
     }
     ftk_str architecture = {NULL, 0};
     (void)fti_meta_get_str(c, fti_str("general.architecture"), &architecture, NULL);
-    set(o, "path", text(path));
-    set(o, "container", text(fti_checkpoint_container(c)));
-    set(o, "version", number(fti_checkpoint_version(c)));
-    set(o, "file_bytes", number(fti_checkpoint_file_bytes(c)));
-    set(o, "shards", number(fti_checkpoint_shard_count(c)));
-    set(o, "architecture", fti_json_str(architecture));
-    set(o, "types", types);
-    set(o, "metadata", meta);
-    set(o, "tensors", tensors);
+    fti_json_set(&o, "path", text(path));
+    fti_json_set(&o, "container", text(fti_checkpoint_container(c)));
+    fti_json_set(&o, "version", number(fti_checkpoint_version(c)));
+    fti_json_set(&o, "file_bytes", number(fti_checkpoint_file_bytes(c)));
+    fti_json_set(&o, "shards", number(fti_checkpoint_shard_count(c)));
+    fti_json_set(&o, "architecture", fti_json_str(architecture));
+    fti_json_set(&o, "types", types);
+    fti_json_set(&o, "metadata", meta);
+    fti_json_set(&o, "tensors", tensors);
     return o;
 }
 

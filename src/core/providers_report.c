@@ -10,24 +10,28 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void set(json_t *object, const char *key, json_t *owned) {
-    json_object_set_new(object, key, owned);
+static void set_text(json_t **object, const char *key, const char *value) {
+    fti_json_set(object, key, fti_json_str(fti_str(value ? value : "")));
 }
 
-static void set_text(json_t *object, const char *key, const char *value) {
-    set(object, key, fti_json_str(fti_str(value ? value : "")));
-}
-
-static void describe_manifest(json_t *o, const fti_manifest *m) {
-    set_text(o, "name", m->name);
-    set_text(o, "version", m->version);
-    set_text(o, "manifest", m->path);
-    set_text(o, "architectures", m->architectures);
-    set_text(o, "containers", m->containers);
-    set_text(o, "backends", m->backends);
-    set_text(o, "license", m->license);
-    set_text(o, "core_range", m->core_range);
-    set(o, "api_level", json_integer(m->api_level));
+static void describe_manifest(json_t **o, const fti_manifest *m) {
+    const struct {
+        const char *key, *value;
+    } texts[] = {{"name", m->name},
+                 {"version", m->version},
+                 {"manifest", m->path},
+                 {"distribution", m->distribution},
+                 {"distribution_version", m->distribution_version},
+                 {"architectures", m->architectures},
+                 {"containers", m->containers},
+                 {"provides", m->provides[0] ? m->provides : "model"},
+                 {"backends", m->backends},
+                 {"device_code", m->device_code},
+                 {"license", m->license},
+                 {"core_range", m->core_range}};
+    for (size_t i = 0; i < FTI_COUNT(texts); i++) set_text(o, texts[i].key, texts[i].value);
+    fti_json_set(o, "api_level", json_integer(m->api_level));
+    fti_json_set(o, "min_host_level", json_integer(m->min_host_level));
 }
 
 /* Path of the shared object that a manifest names, in its own folder. */
@@ -44,33 +48,51 @@ static json_t *allowed_json(const ftk_config *config, const fti_allow *allow) {
     ftk_error error = FTK_ERROR_INIT;
     fti_manifest *manifest = NULL;
     ftk_status status = fti_provider_check(config, allow, &manifest, &error);
+    /* Says nothing of the provider: the report as a whole found no memory. */
+    if (status == FTK_E_NO_MEMORY) {
+        fti_manifest_free(manifest);
+        return NULL;
+    }
     json_t *o = json_object();
-    set_text(o, "name", allow->name);
-    if (manifest) describe_manifest(o, manifest);
-    set_text(o, "path", allow->path);
-    set(o, "allowed", json_true());
-    set(o, "pinned", json_boolean(allow->sha256 != NULL));
-    set_text(o, "status", status == FTK_OK ? "ok" : ftk_status_name(status));
-    set(o, "exit_code", json_integer(ftk_status_exit_code(status)));
-    set_text(o, "message", status == FTK_OK ? "" : error.message);
+    set_text(&o, "name", allow->name);
+    if (manifest) describe_manifest(&o, manifest);
+    set_text(&o, "path", allow->path);
+    fti_json_set(&o, "allowed", json_true());
+    fti_json_set(&o, "pinned", json_boolean(allow->sha256 != NULL));
+    set_text(&o, "status", status == FTK_OK ? "ok" : ftk_status_name(status));
+    fti_json_set(&o, "exit_code", json_integer(ftk_status_exit_code(status)));
+    set_text(&o, "message", status == FTK_OK ? "" : error.message);
     fti_manifest_free(manifest);
     return o;
 }
 
+/* Part of the program: nothing of it is left to be checked. */
+static json_t *linked_json(const fti_provider *p) {
+    json_t *o = json_object();
+    describe_manifest(&o, p->manifest);
+    set_text(&o, "path", p->path);
+    fti_json_set(&o, "allowed", json_true());
+    fti_json_set(&o, "pinned", json_false());
+    set_text(&o, "status", "ok");
+    set_text(&o, "message", "");
+    return o;
+}
+
 static json_t *found_json(const fti_found_provider *f) {
+    if (!f->manifest && f->error.status == FTK_E_NO_MEMORY) return NULL;
     json_t *o = json_object();
     if (f->manifest) {
-        describe_manifest(o, f->manifest);
         char *path = library_path(f->manifest);
-        set_text(o, "path", path);
+        describe_manifest(&o, f->manifest);
+        fti_json_set(&o, "path", path ? fti_json_str(fti_str(path)) : NULL);
         fti_free(path);
     } else {
-        set_text(o, "manifest", f->manifest_path);
+        set_text(&o, "manifest", f->manifest_path);
     }
-    set(o, "allowed", json_false());
-    set(o, "pinned", json_false());
-    set_text(o, "status", f->manifest ? "ok" : ftk_status_name(f->error.status));
-    set_text(o, "message", f->manifest ? "" : f->error.message);
+    fti_json_set(&o, "allowed", json_false());
+    fti_json_set(&o, "pinned", json_false());
+    set_text(&o, "status", f->manifest ? "ok" : ftk_status_name(f->error.status));
+    set_text(&o, "message", f->manifest ? "" : f->error.message);
     return o;
 }
 
@@ -81,14 +103,16 @@ ftk_status ftk_providers_report(const ftk_config *config, char **json, ftk_error
     FTI_TRY(fti_provider_discover(config, &found, &count, err));
     json_t *o = json_object(), *search = json_array(), *providers = json_array();
     for (size_t i = 0; i < config->search_count; i++)
-        json_array_append_new(search, fti_json_str(fti_str(config->search[i])));
+        fti_json_append(&search, fti_json_str(fti_str(config->search[i])));
     for (size_t i = 0; i < config->allow_count; i++)
-        json_array_append_new(providers, allowed_json(config, &config->allow[i]));
+        fti_json_append(&providers, allowed_json(config, &config->allow[i]));
+    for (size_t i = 0; i < config->linked_count; i++)
+        fti_json_append(&providers, linked_json(config->linked[i]));
     for (size_t i = 0; i < count; i++)
-        if (!found[i].allow) json_array_append_new(providers, found_json(&found[i]));
+        if (!found[i].allow) fti_json_append(&providers, found_json(&found[i]));
     fti_found_providers_free(found, count);
-    set(o, "search", search);
-    set(o, "providers", providers);
+    fti_json_set(&o, "search", search);
+    fti_json_set(&o, "providers", providers);
     return fti_json_dump(o, json, err);
 }
 
@@ -113,7 +137,8 @@ static ftk_status find_manifest(const char *folder, fti_text *path, ftk_error *e
         fti_text_printf(path, "%s/%s", folder, entry->d_name);
     }
     closedir(dir);
-    if (count == 1 && !path->failed) return FTK_OK;
+    if (path->failed) return fti_no_memory(err, strlen(folder), "a path");
+    if (count == 1) return FTK_OK;
     return fti_fail(err, FTK_E_PROVIDER_MANIFEST,
                     "%s: holds %zu manifests (NAME" MANIFEST_SUFFIX "), wanted one", folder, count);
 }
@@ -143,9 +168,9 @@ static ftk_status describe(const fti_manifest *m, char **json, ftk_error *err) {
     if (status == FTK_OK) status = digest_of(library, hex, err);
     if (status == FTK_OK) {
         json_t *o = json_object();
-        describe_manifest(o, m);
-        set_text(o, "path", library);
-        set_text(o, "sha256", hex);
+        describe_manifest(&o, m);
+        set_text(&o, "path", library);
+        set_text(&o, "sha256", hex);
         status = fti_json_dump(o, json, err);
     }
     fti_free(library);

@@ -726,7 +726,7 @@ static json_t *histogram(const uint64_t *counts, uint32_t largest) {
     for (uint32_t i = 1; i <= largest; i++) {
         if (counts[i] == 0) continue;
         snprintf(key, sizeof key, "%u", i);
-        json_object_set_new(o, key, json_integer((json_int_t)counts[i]));
+        fti_json_set(&o, key, json_integer((json_int_t)counts[i]));
     }
     return o;
 }
@@ -737,10 +737,10 @@ static json_t *live_requests(const fti_service *s) {
     for (const fti_request *r = s->requests; r; r = r->next) {
         if (r->state == FTI_REQUEST_ENDED) continue;
         json_t *o = json_object();
-        json_object_set_new(o, "id", json_integer((json_int_t)r->id));
-        json_object_set_new(o, "priority", json_integer(r->priority));
-        json_object_set_new(o, "running", json_boolean(r->state == FTI_REQUEST_RUNNING));
-        json_array_append_new(list, o);
+        fti_json_set(&o, "id", json_integer((json_int_t)r->id));
+        fti_json_set(&o, "priority", json_integer(r->priority));
+        fti_json_set(&o, "running", json_boolean(r->state == FTI_REQUEST_RUNNING));
+        fti_json_append(&list, o);
     }
     return list;
 }
@@ -764,10 +764,10 @@ json_t *fti_service_stats(const ftk_engine *e) {
                 {"state_slots_used", s->slots.count - s->slots.available},
                 {"state_slots", s->slots.count}};
     for (size_t i = 0; i < FTI_COUNT(rows); i++)
-        json_object_set_new(o, rows[i].key, json_integer((json_int_t)rows[i].value));
-    json_object_set_new(o, "rows_histogram", histogram(s->by_rows, e->buffers.rows));
-    json_object_set_new(o, "decode_histogram", histogram(s->by_sequences, e->settings.sequences));
-    json_object_set_new(o, "requests", live_requests(s));
+        fti_json_set(&o, rows[i].key, json_integer((json_int_t)rows[i].value));
+    fti_json_set(&o, "rows_histogram", histogram(s->by_rows, e->buffers.rows));
+    fti_json_set(&o, "decode_histogram", histogram(s->by_sequences, e->settings.sequences));
+    fti_json_set(&o, "requests", live_requests(s));
     pthread_mutex_unlock(&s->lock);
     return o;
 }

@@ -174,10 +174,17 @@ static ftk_status record(ftk_engine *e, uint32_t rows, fti_graph **graph, ftk_er
     FTI_TRY(run_eager(e, &shape, NULL, err));
     FTI_TRY(read_logits(e, rows, rows, err));
     ftk_status status = ops->capture_begin(e->stream);
-    if (status != FTK_OK) return fti_fail(err, status, "capture could not begin");
+    if (status != FTK_OK)
+        return fti_fail(err, status, "capture could not begin: %s", ftk_status_text(status));
     ftk_status ran = run_eager(e, &shape, NULL, err);
-    status = ops->capture_end(e->stream, graph, ran == FTK_OK ? err : NULL);
-    return ran != FTK_OK ? ran : status;
+    ftk_error ended = FTK_ERROR_INIT;
+    status = ops->capture_end(e->stream, graph, &ended);
+    if (ran == FTK_OK && status == FTK_OK) return FTK_OK;
+    if (status == FTK_OK) ops->graph_destroy(*graph); /* of a step that failed half way */
+    /* To the step, a record without memory is an operator that failed. */
+    if (ran == FTK_OK || status == FTK_E_NO_MEMORY)
+        return fti_fail(err, status, "%s", ended.message);
+    return ran;
 }
 
 static void drop_graphs(ftk_engine *e) {

@@ -193,9 +193,12 @@ static ftk_status digest_rest(int fd, EVP_MD_CTX *context, ftk_error *err) {
 }
 
 ftk_status fti_sha256_fd(int fd, char hex[65], ftk_error *err) {
+    errno = 0; /* libcrypto's own errors do not tell a lack of memory from others */
     EVP_MD_CTX *context = EVP_MD_CTX_new();
     if (!context || EVP_DigestInit_ex(context, EVP_sha256(), NULL) != 1) {
+        bool no_memory = errno == ENOMEM;
         EVP_MD_CTX_free(context);
+        if (no_memory) return fti_no_memory(err, 0, "a sha256");
         return fti_fail(err, FTK_E_INTERNAL, "libcrypto has no sha256 in this configuration");
     }
     unsigned char digest[EVP_MAX_MD_SIZE];

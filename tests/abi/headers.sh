@@ -12,12 +12,12 @@ for header in freetoken/status.h freetoken/version.h freetoken/freetoken.h freet
     cp "$tmp/alone.c" "$tmp/alone.cc"
     padded=-Wpadded
     case $header in freetoken/device/*) padded= ;; esac
-    flags="-Wall -Wextra -Wpedantic -Werror $padded -fsyntax-only -I$root/include"
+    flags="-Wall -Wextra -Wpedantic -Werror $padded -fsyntax-only"
     for cc in gcc clang; do
         command -v "$cc" >/dev/null || continue
         for std in c99 c11 c17; do
             # shellcheck disable=SC2086 # a list of flags
-            "$cc" -std=$std $flags "$tmp/alone.c"
+            "$cc" -std=$std $flags "-I$root/include" "$tmp/alone.c"
             count=$((count + 1))
         done
     done
@@ -25,7 +25,7 @@ for header in freetoken/status.h freetoken/version.h freetoken/freetoken.h freet
         command -v "$cxx" >/dev/null || continue
         for std in c++11 c++14 c++17 c++20; do
             # shellcheck disable=SC2086
-            "$cxx" -std=$std $flags "$tmp/alone.cc"
+            "$cxx" -std=$std $flags "-I$root/include" "$tmp/alone.cc"
             count=$((count + 1))
         done
     done

@@ -216,7 +216,18 @@
     FIELD(ftk_op_gather_rows, y_stride, 32, 8) \
     FIELD(ftk_op_gather_rows, count, 40, 4) \
     FIELD(ftk_op_gather_rows, n, 44, 4) \
-    SIZE(ftk_if_operators, 120) \
+    SIZE(ftk_op_scale, 64) \
+    FIELD(ftk_op_scale, x, 0, 8) \
+    FIELD(ftk_op_scale, factors, 8, 8) \
+    FIELD(ftk_op_scale, index, 16, 8) \
+    FIELD(ftk_op_scale, y, 24, 8) \
+    FIELD(ftk_op_scale, x_stride, 32, 8) \
+    FIELD(ftk_op_scale, y_stride, 40, 8) \
+    FIELD(ftk_op_scale, rows, 48, 4) \
+    FIELD(ftk_op_scale, n, 52, 4) \
+    FIELD(ftk_op_scale, factor_count, 56, 4) \
+    FIELD(ftk_op_scale, required, 60, 4) \
+    SIZE(ftk_if_operators, 128) \
     FIELD(ftk_if_operators, struct_size, 0, 4) \
     FIELD(ftk_if_operators, level, 4, 4) \
     FIELD(ftk_if_operators, activation_format, 8, 8) \
@@ -233,6 +244,7 @@
     FIELD(ftk_if_operators, swiglu, 96, 8) \
     FIELD(ftk_if_operators, combine, 104, 8) \
     FIELD(ftk_if_operators, gather_rows, 112, 8) \
+    FIELD(ftk_if_operators, scale, 120, 8) \
     SIZE(ftk_cpu_launch, 48) \
     FIELD(ftk_cpu_launch, struct_size, 0, 4) \
     FIELD(ftk_cpu_launch, args_bytes, 4, 4) \
@@ -257,7 +269,7 @@
     FIELD(ftk_variant_table, operation, 8, 16) \
     FIELD(ftk_variant_table, variants, 24, 8) \
     FIELD(ftk_variant_table, variant_count, 32, 8) \
-    SIZE(ftk_identity, 128) \
+    SIZE(ftk_identity, 160) \
     FIELD(ftk_identity, struct_size, 0, 4) \
     FIELD(ftk_identity, api_level, 4, 4) \
     FIELD(ftk_identity, min_host_level, 8, 4) \
@@ -269,6 +281,8 @@
     FIELD(ftk_identity, containers, 80, 16) \
     FIELD(ftk_identity, backends, 96, 16) \
     FIELD(ftk_identity, license, 112, 16) \
+    FIELD(ftk_identity, device_code, 128, 16) \
+    FIELD(ftk_identity, provides, 144, 16) \
     SIZE(ftk_match_in, 56) \
     FIELD(ftk_match_in, struct_size, 0, 4) \
     FIELD(ftk_match_in, reserved0, 4, 4) \
@@ -391,7 +405,7 @@
     FIELD(ftk_provider, destroy, 88, 8) \
     FIELD(ftk_provider, format_chat, 96, 8) \
     /* freetoken.h */ \
-    SIZE(ftk_open_options, 48) \
+    SIZE(ftk_open_options, 56) \
     FIELD(ftk_open_options, struct_size, 0, 4) \
     FIELD(ftk_open_options, stop_after, 4, 4) \
     FIELD(ftk_open_options, progress, 8, 8) \
@@ -400,6 +414,7 @@
     FIELD(ftk_open_options, log_user, 32, 8) \
     FIELD(ftk_open_options, log_level, 40, 4) \
     FIELD(ftk_open_options, reserved0, 44, 4) \
+    FIELD(ftk_open_options, provider_record, 48, 8) \
     SIZE(ftk_message, 32) \
     FIELD(ftk_message, struct_size, 0, 4) \
     FIELD(ftk_message, reserved0, 4, 4) \

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "abi/layout_level0.h"
-#include "core/base.h"
+#include "core/engine.h"
 #include "freetoken/freetoken.h"
 #include "freetoken/provider.h"
 
@@ -72,6 +72,31 @@ static void size_decides_what_is_read(void **state) {
     assert_false(FTK_HAS(&info, end_tokens));
     info.struct_size = (uint32_t)sizeof info;
     assert_true(FTK_HAS(&info, pretokenizer));
+}
+
+/* Each interface has its own level; what is not offered cannot be hooked. */
+static void interfaces_have_names_and_levels(void **state) {
+    (void)state;
+    static const char *const offered[] = {"checkpoint_reader", "operators", "kernels"};
+    static const char *const absent[] = {"scheduler", "admission",  "residency", "capture",
+                                         "Operators", "operators ", ""};
+    ftk_error err = FTK_ERROR_INIT;
+    const fti_backend_options options = {.threads = 1};
+    ftk_engine engine = {.pid = 0};
+    ftk_core_ctx ctx = {.engine = &engine};
+    assert_int_equal(fti_cpu_backend_create(&options, &engine.backend, &err), FTK_OK);
+    for (size_t i = 0; i < FTI_COUNT(offered); i++) {
+        const uint32_t *table = fti_host.query(&ctx, fti_str(offered[i]), 0);
+        assert_non_null(table);
+        assert_int_equal(table[0] % 8, 0); /* struct_size */
+        assert_in_range(table[0], 16, 4096);
+        assert_int_equal(table[1], 0); /* level */
+        assert_null(fti_host.query(&ctx, fti_str(offered[i]), 1));
+        assert_null(fti_host.query(&ctx, fti_str(offered[i]), UINT32_MAX));
+    }
+    for (size_t i = 0; i < FTI_COUNT(absent); i++)
+        assert_null(fti_host.query(&ctx, fti_str(absent[i]), 0));
+    engine.backend->ops->destroy(engine.backend);
 }
 
 #define STATUS_ROW(name, number, text) {#name, number, text},
@@ -168,6 +193,7 @@ int main(void) {
         cmocka_unit_test(structs_have_no_holes),
         cmocka_unit_test(init_macros_state_their_size),
         cmocka_unit_test(size_decides_what_is_read),
+        cmocka_unit_test(interfaces_have_names_and_levels),
         cmocka_unit_test(statuses_are_one_list),
         cmocka_unit_test(families_are_exit_codes),
         cmocka_unit_test(messages_are_one_tidy_line),

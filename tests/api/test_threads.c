@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "api/collect.h"
+#include "support/counts.h"
 
 #define THREADS 8u
 /* Rounds of one thread. */
@@ -24,15 +25,19 @@
 static stories story;
 static uint64_t solo[SHAPES];
 
-static ftk_engine *open_demo(const char *max_running) {
+static ftk_engine *open_with(const char *max_running, const char *threads) {
     const char *const settings[] = {"scheduler.max_running",
                                     max_running,
                                     "memory.kv_tokens",
                                     "2048",
                                     "backend.threads",
-                                    "1",
+                                    threads,
                                     NULL};
     return fixture_open(DEMO_MODEL, settings);
+}
+
+static ftk_engine *open_demo(const char *max_running) {
+    return open_with(max_running, "1");
 }
 
 static shape short_shape(size_t i) {
@@ -373,14 +378,16 @@ static void two_stop_at_once(void **state) {
     ftk_engine_close(engine);
 }
 
-/* ---- engines beside each other (I2) ---- */
+/* ---- engines beside each other ---- */
 
-static void eight_engines(void **state) {
+/* With four threads each, and a caller each: the tokens of one engine alone. */
+static void i2_eight_engines_of_four_threads(void **state) {
     (void)state;
     ftk_engine *engines[THREADS];
     caller callers[THREADS];
-    for (size_t i = 0; i < THREADS; i++) engines[i] = open_demo("1");
+    for (size_t i = 0; i < THREADS; i++) engines[i] = open_with("1", "4");
     for (size_t i = 0; i < THREADS; i++) {
+        counts_expect_threads(engines[i], 4);
         callers[i] = (caller){.engine = engines[i], .number = i};
         assert_int_equal(pthread_create(&callers[i].thread, NULL, generate_here, &callers[i]), 0);
     }
@@ -490,7 +497,7 @@ int main(void) {
         cmocka_unit_test(generate_beside_the_thread),
         cmocka_unit_test(thread_stopped_under_generate),
         cmocka_unit_test(two_stop_at_once),
-        cmocka_unit_test(eight_engines),
+        cmocka_unit_test(i2_eight_engines_of_four_threads),
         cmocka_unit_test(forked),
     };
     return cmocka_run_group_tests_name("test_threads", tests, setup, teardown);

@@ -1,47 +1,14 @@
 /*
- * case_files.h: what the tests of publicly reported cases share: a small model, and a
- * table of the files from those reports that must be refused, each with the answer that
- * is wanted. Ids are those of docs/cases.md.
+ * case_files.h: what the tests of publicly reported cases share: a table of the files from those
+ * reports that must be refused, each with the answer that is wanted. Ids are those of
+ * docs/cases.md.
  */
 #ifndef TESTS_CASE_FILES_H
 #define TESTS_CASE_FILES_H
 
-#include "loader/scratch.h"
-#include "support/engine_fixture.h"
 #include "support/gguf_edit.h"
 #include "support/gguf_writer.h"
-#include "support/synth_model.h"
-
-static inline fti_synth_model case_model(void) {
-    fti_synth_model m = fti_synth_tiny();
-    m.dims = (fti_synth_dims){.hidden = 256,
-                              .layers = 4,
-                              .experts = 4,
-                              .used = 2,
-                              .ff = 32,
-                              .shared_ff = 32,
-                              .heads = 4,
-                              .kv_heads = 2,
-                              .head_dim = 32,
-                              .rope_dim = 16,
-                              .key_heads = 2,
-                              .value_heads = 4,
-                              .state = 32,
-                              .conv = 4,
-                              .interval = 4,
-                              .vocabulary = 320,
-                              .context = 4096};
-    for (int c = 0; c < FTI_SYNTH_CLASSES; c++) m.types[c] = FTK_TYPE_F32;
-    m.threads = 1;
-    return m;
-}
-
-static inline text case_write(const fti_synth_model *m, const char *name) {
-    ftk_error err = FTK_ERROR_INIT;
-    text path = in_scratch(name);
-    if (fti_synth_write(m, path.s, &err) != FTK_OK) fail_msg("%s", err.message);
-    return path;
-}
+#include "support/model_files.h"
 
 static inline text case_save(fti_gguf_writer *w, const char *name) {
     text path = in_scratch(name);
@@ -63,10 +30,10 @@ typedef struct case_file {
 } case_file;
 
 static inline text with_meta(const case_file *c) {
-    fti_synth_model m = case_model();
+    fti_synth_model m = toy_model();
     m.metas = &c->meta;
     m.meta_count = 1;
-    return case_write(&m, "meta.gguf");
+    return write_model(&m, "meta.gguf");
 }
 
 /* A projector as converters write it: its own keys and v.* tensors, no tokenizer. */
@@ -87,8 +54,8 @@ static inline text projector(const case_file *c) {
 
 /* The small model without its last `number` bytes; 0: without its second half. */
 static inline text cut_short(const case_file *c) {
-    fti_synth_model m = case_model();
-    text path = case_write(&m, "cut.gguf");
+    fti_synth_model m = toy_model();
+    text path = write_model(&m, "cut.gguf");
     struct stat st;
     assert_int_equal(stat(path.s, &st), 0);
     off_t left = c->number ? st.st_size - (off_t)c->number : st.st_size / 2;
@@ -97,9 +64,9 @@ static inline text cut_short(const case_file *c) {
 }
 
 static inline text of_version(const case_file *c) {
-    fti_synth_model m = case_model();
+    fti_synth_model m = toy_model();
     size_t size;
-    text path = case_write(&m, "version.gguf");
+    text path = write_model(&m, "version.gguf");
     unsigned char *data = read_file(path.s, &size);
     uint32_t version = (uint32_t)c->number;
     memcpy(data + 4, &version, sizeof version);
@@ -140,9 +107,9 @@ static inline text no_keys(const case_file *c) {
 }
 
 static inline text no_tensors(const case_file *c) {
-    fti_synth_model m = case_model();
+    fti_synth_model m = toy_model();
     (void)c;
-    fti_gguf_edit e = fti_ge_load(case_write(&m, "whole.gguf").s);
+    fti_gguf_edit e = fti_ge_load(write_model(&m, "whole.gguf").s);
     while (e.count) fti_ge_remove(&e, e.tensors[e.count - 1].name);
     text path = in_scratch("none.gguf");
     fti_ge_save(&e, path.s);
@@ -152,8 +119,8 @@ static inline text no_tensors(const case_file *c) {
 
 /* Dimension `number` of a tensor that the model needs is 0. */
 static inline text zero_dimension(const case_file *c) {
-    fti_synth_model m = case_model();
-    fti_gguf_edit e = fti_ge_load(case_write(&m, "whole.gguf").s);
+    fti_synth_model m = toy_model();
+    fti_gguf_edit e = fti_ge_load(write_model(&m, "whole.gguf").s);
     uint64_t dims[] = {256, 32, 4};
     dims[c->number] = 0;
     fti_ge_remove(&e, "blk.1.ffn_up_exps.weight");
@@ -185,8 +152,8 @@ static inline text shard_name(uint32_t number) {
 
 /* The small model in three shards, of which `number` is not written (0: all are). */
 static inline void write_shards(uint64_t left_out) {
-    fti_synth_model m = case_model();
-    fti_gguf_edit e = fti_ge_load(case_write(&m, "whole.gguf").s);
+    fti_synth_model m = toy_model();
+    fti_gguf_edit e = fti_ge_load(write_model(&m, "whole.gguf").s);
     const size_t firsts[] = {0, 10, 40, e.count};
     for (uint32_t i = 0; i < 3; i++) {
         fti_edit_shard s = {i, 3, (uint32_t)e.count, firsts[i], firsts[i + 1] - firsts[i], 0, NULL};
@@ -214,9 +181,9 @@ static inline text shard_halved(const case_file *c) {
 static inline text shard_of_another_type(const case_file *c) {
     (void)c;
     write_shards(0);
-    fti_synth_model m = case_model();
+    fti_synth_model m = toy_model();
     for (int i = 0; i < FTI_SYNTH_CLASSES; i++) m.types[i] = FTK_TYPE_Q8_0;
-    fti_gguf_edit e = fti_ge_load(case_write(&m, "whole.gguf").s);
+    fti_gguf_edit e = fti_ge_load(write_model(&m, "whole.gguf").s);
     fti_edit_shard s = {1, 3, (uint32_t)e.count, 10, 20, 0, NULL};
     fti_ge_save_shard(&e, &s, shard_name(2).s);
     fti_ge_free(&e);
@@ -424,33 +391,29 @@ static const case_file case_files[] = {
 
 /* ---- expecting ---- */
 
-static inline void case_expect_message(const case_file *c, const ftk_error *err) {
-    if (err->status != c->status)
-        fail_msg("%s, %s: %s (%s), wanted %s", c->id, c->what, ftk_status_name(err->status),
-                 err->message, ftk_status_name(c->status));
-    assert_null(strpbrk(err->message, "\r\n"));
-    for (size_t i = 0; i < FTI_COUNT(c->parts) && c->parts[i]; i++)
-        if (!strstr(err->message, c->parts[i]))
-            fail_msg("%s, %s: no '%s' in: %s", c->id, c->what, c->parts[i], err->message);
+static inline refusal case_refusal(const case_file *c) {
+    return (refusal){c->status, c->status <= -500 ? 5 : 4, {c->parts[0], c->parts[1], c->parts[2]}};
 }
 
-/* Every file of the case must be refused when opened as a model, with an exit code of its
- * family; returns how many there are. */
+static inline void case_expect_message(const case_file *c, const ftk_error *err) {
+    refusal r = case_refusal(c);
+    check_message(err, &r, NULL, format("%s, %s", c->id, c->what).s);
+}
+
+/* Every file of the case must be refused when opened as a model; returns how many there
+ * are. */
 static inline size_t case_expect_refused(const char *id) {
     size_t count = 0;
+    ftk_config *config = load_config();
     for (size_t i = 0; i < FTI_COUNT(case_files); i++) {
         const case_file *c = &case_files[i];
         if (strcmp(c->id, id) != 0) continue;
         text path = c->make(c);
-        ftk_error err = FTK_ERROR_INIT;
-        ftk_engine *engine = NULL;
-        if (fixture_try_open(path.s, NULL, FTK_OPEN_READY, &engine, &err) == FTK_OK)
-            fail_msg("%s, %s: it opens", c->id, c->what);
-        assert_null(engine);
-        case_expect_message(c, &err);
-        assert_int_equal(ftk_status_exit_code(err.status), c->status <= -500 ? 5 : 4);
+        refusal r = case_refusal(c);
+        expect_refused(config, path.s, NULL, &r, format("%s, %s", c->id, c->what).s);
         count++;
     }
+    ftk_config_free(config);
     return count;
 }
 

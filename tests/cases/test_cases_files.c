@@ -80,7 +80,7 @@ static void b10_nothing_where_something_must_be(void **state) {
 #define EXPERT  1023u /* the only one, beside the first, that has weights or a router row */
 
 static fti_synth_model two_experts(void) {
-    fti_synth_model m = case_model();
+    fti_synth_model m = toy_model();
     m.dims.hidden = 1024;
     m.dims.layers = 1;
     m.dims.interval = 1;
@@ -193,7 +193,7 @@ static bool vary(const float *logits, size_t count) {
 static void b12_experts_beyond_four_gib(void **state) {
     (void)state;
     fti_synth_model m = two_experts();
-    text small = case_write(&m, "two.gguf"), same = in_scratch("same.gguf");
+    text small = write_model(&m, "two.gguf"), same = in_scratch("same.gguf");
     text large = in_scratch("large.gguf");
     fti_gguf_edit e = fti_ge_load(small.s);
     silence_first_expert(&e);

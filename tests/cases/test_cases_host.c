@@ -277,8 +277,8 @@ static bool test_wrongly(const void *argument) {
 
 static void i1_no_call_ends_the_host(void **state) {
     (void)state;
-    fti_synth_model m = case_model();
-    text path = case_write(&m, "model.gguf");
+    fti_synth_model m = toy_model();
+    text path = write_model(&m, "model.gguf");
     expect_unharmed(call_wrongly, path.s, "calls");
     expect_unharmed(configure_wrongly, path.s, "settings");
     expect_unharmed(allow_wrongly, path.s, "providers");

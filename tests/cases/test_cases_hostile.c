@@ -71,10 +71,10 @@ static void g18_one_block_of_four(void **state) {
     const fti_synth_meta meta = {
         .key = "qwen35moe.block_count", .type = FTI_SYNTH_U32, .number = 1};
     int32_t ids[] = {3, 5, 7};
-    fti_synth_model m = case_model();
+    fti_synth_model m = toy_model();
     m.metas = &meta;
     m.meta_count = 1;
-    ftk_engine *engine = fixture_open(case_write(&m, "one.gguf").s, NULL);
+    ftk_engine *engine = fixture_open(write_model(&m, "one.gguf").s, NULL);
     assert_int_equal(ftk_engine_layers(engine), 1);
     free(fixture_logits(engine, ids, FTI_COUNT(ids), 2));
     ftk_engine_close(engine);
@@ -87,7 +87,7 @@ static void g18_one_block_of_four(void **state) {
 static float *logits_of(const fti_synth_model *m) {
     int32_t ids[ROWS];
     for (int32_t i = 0; i < ROWS; i++) ids[i] = (i * 37 + 11) % 290;
-    ftk_engine *engine = fixture_open(case_write(m, "names.gguf").s, NULL);
+    ftk_engine *engine = fixture_open(write_model(m, "names.gguf").s, NULL);
     float *logits = fixture_logits(engine, ids, ROWS, ROWS);
     ftk_engine_close(engine);
     return logits;
@@ -110,7 +110,7 @@ static void g19_names_that_nearly_fit(void **state) {
         {"blk.1.attn_norm.weight\n", FTK_TYPE_F32, 256, 1},
         {"blk.\xFF\xFE.attn_norm.weight", FTK_TYPE_F32, 256, 1},
     };
-    fti_synth_model m = case_model();
+    fti_synth_model m = toy_model();
     float *wanted = logits_of(&m);
     m.extras = extras;
     m.extra_count = FTI_COUNT(extras);
@@ -132,12 +132,12 @@ static void g19_names_are_not_read_loosely(void **state) {
                              .what = names[i],
                              .status = FTK_E_CKPT_TENSOR,
                              .parts = {"tensor 'blk.1.attn_norm.weight' is missing", "convert"}};
-        fti_synth_model m = case_model();
+        fti_synth_model m = toy_model();
         m.edits = &edit;
         m.edit_count = 1;
         ftk_error err = FTK_ERROR_INIT;
         ftk_engine *engine = NULL;
-        fixture_try_open(case_write(&m, "names.gguf").s, NULL, FTK_OPEN_READY, &engine, &err);
+        fixture_try_open(write_model(&m, "names.gguf").s, NULL, FTK_OPEN_READY, &engine, &err);
         assert_null(engine);
         case_expect_message(&c, &err);
     }
@@ -159,10 +159,10 @@ static size_t ask_with_template(const char *unit, size_t size) {
     for (size_t i = 0; i < size; i++) whole[i] = unit[i % strlen(unit)];
     const fti_synth_meta meta = {
         .key = "tokenizer.chat_template", .type = FTI_SYNTH_STRING, .text = whole};
-    fti_synth_model m = case_model();
+    fti_synth_model m = toy_model();
     m.metas = &meta;
     m.meta_count = 1;
-    text path = case_write(&m, "template.gguf");
+    text path = write_model(&m, "template.gguf");
     free(whole);
     double begin = processor_seconds();
     asked = open_configured(path.s);
@@ -264,8 +264,8 @@ static void g23_integers_of_requests(void **state) {
         FIELD(ftk_request, sampling.bias_count, 0), /* of no biases */
     };
     static const char *const settings[] = {"memory.kv_tokens", "64", NULL};
-    fti_synth_model m = case_model();
-    ftk_engine *engine = fixture_open(case_write(&m, "numbers.gguf").s, settings);
+    fti_synth_model m = toy_model();
+    ftk_engine *engine = fixture_open(write_model(&m, "numbers.gguf").s, settings);
     for (size_t i = 0; i < FTI_COUNT(fields); i++) check_field(engine, &fields[i]);
     ftk_engine_close(engine);
 }
@@ -274,8 +274,8 @@ static void g23_integers_of_requests(void **state) {
 static void g23_sizes_of_requests(void **state) {
     (void)state;
     static const char *const settings[] = {"memory.kv_tokens", "64", NULL};
-    fti_synth_model m = case_model();
-    ftk_engine *engine = fixture_open(case_write(&m, "numbers.gguf").s, settings);
+    fti_synth_model m = toy_model();
+    ftk_engine *engine = fixture_open(write_model(&m, "numbers.gguf").s, settings);
     for (size_t i = 0; i < FTI_COUNT(numbers); i++) {
         ftk_error err = FTK_ERROR_INIT;
         uint64_t id;

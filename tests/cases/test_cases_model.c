@@ -45,10 +45,10 @@ static void a3_drafting_that_is_not_there(void **state) {
 static void a3_dialogues_without_a_template(void **state) {
     (void)state;
     const fti_synth_meta none = {.key = "tokenizer.chat_template", .type = FTI_SYNTH_LEFT_OUT};
-    fti_synth_model m = case_model();
+    fti_synth_model m = toy_model();
     m.metas = &none;
     m.meta_count = 1;
-    ftk_engine *engine = fixture_open(case_write(&m, "base.gguf").s, NULL);
+    ftk_engine *engine = fixture_open(write_model(&m, "base.gguf").s, NULL);
     ftk_message message = FTK_MESSAGE_INIT;
     ftk_request r = FTK_REQUEST_INIT;
     ftk_error err = FTK_ERROR_INIT;
@@ -73,8 +73,8 @@ static void a7_projector_as_the_model(void **state) {
 static void a7_projector_beside_the_model(void **state) {
     (void)state;
     const case_file c = {.id = "a7"};
-    fti_synth_model m = case_model();
-    text model = case_write(&m, "model.gguf");
+    fti_synth_model m = toy_model();
+    text model = write_model(&m, "model.gguf");
     assert_string_equal(projector(&c).s, in_scratch("mmproj.gguf").s);
     ftk_engine *engine = fixture_open(model.s, NULL);
     assert_int_equal(ftk_engine_layers(engine), 4);
@@ -111,10 +111,10 @@ static void a8_what_the_program_says(void **state) {
     const fti_synth_meta metas[] = {
         {.key = "general.architecture", .type = FTI_SYNTH_STRING, .text = "qwen2"},
         {.key = "qwen2.block_count", .type = FTI_SYNTH_U32, .number = 24}};
-    fti_synth_model m = case_model();
+    fti_synth_model m = toy_model();
     m.metas = metas;
     m.meta_count = FTI_COUNT(metas);
-    text path = case_write(&m, "qwen2.gguf");
+    text path = write_model(&m, "qwen2.gguf");
     answer a = run_program(format("run -c '%s' '%s' -p x", FTK_CONFIG, path.s).s);
     assert_int_equal(a.code, 4);
     char *line_end = strchr(a.text, '\n');
@@ -135,7 +135,7 @@ enum { ROPE = 8, KEYS = 3, VALUES = 6, STATE = 32, TAPS = 4, TOKENS = 64, VOCABU
 enum { CHANNELS = 2 * KEYS * STATE + VALUES * STATE };
 
 static fti_synth_model reference_model(void) {
-    fti_synth_model m = case_model();
+    fti_synth_model m = toy_model();
     m.dims = (fti_synth_dims){.hidden = HIDDEN,
                               .layers = LAYERS,
                               .experts = EXPERTS,
@@ -374,7 +374,7 @@ static void a12_logits_of_an_independent_reference(void **state) {
     static const char *const float_mode[] = {"numerics", "float", NULL};
     static const size_t count = (size_t)TOKENS * VOCABULARY;
     fti_synth_model m = reference_model();
-    text path = case_write(&m, "reference.gguf");
+    text path = write_model(&m, "reference.gguf");
     int32_t ids[TOKENS];
     for (int32_t i = 0; i < TOKENS; i++) ids[i] = (i * 37 + 11) % 290;
     double *wanted = reference_logits(path.s, ids);
@@ -438,7 +438,7 @@ static json_t *memory_of(const ftk_engine *engine) {
 static void f4_inspect_counts_every_byte(void **state) {
     (void)state;
     fti_synth_model m = many_experts();
-    text path = case_write(&m, "experts.gguf");
+    text path = write_model(&m, "experts.gguf");
     uint64_t wanted = weight_bytes(&m.dims), by_type = 0, by_tensor = 0;
     char *json;
     assert_int_equal(ftk_inspect(path.s, &json, NULL), FTK_OK);
@@ -494,7 +494,7 @@ static void check_memory(const char *path, const fti_synth_dims *d) {
 static void f4_memory_report_counts_every_byte(void **state) {
     (void)state;
     fti_synth_model m = many_experts();
-    text path = case_write(&m, "experts.gguf"), copied = in_scratch("copied.gguf");
+    text path = write_model(&m, "experts.gguf"), copied = in_scratch("copied.gguf");
     check_memory(path.s, &m.dims);
 
     /* The payload lies one byte off, so that nothing can be read where it is. */

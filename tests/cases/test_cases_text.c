@@ -104,11 +104,11 @@ static void zero(fti_gguf_edit *e, const char *name) {
 /* Layers add nothing and token t is the t-th unit vector, so that the row of next[t] in the
  * output, which is that vector too, wins after t. */
 static text chain_model(const int32_t *chain, size_t count) {
-    fti_synth_model m = case_model();
+    fti_synth_model m = toy_model();
     m.dims.hidden = VOCABULARY;
     m.dims.layers = 1;
     m.dims.interval = 1;
-    fti_gguf_edit e = fti_ge_load(case_write(&m, "random.gguf").s);
+    fti_gguf_edit e = fti_ge_load(write_model(&m, "random.gguf").s);
     static const char *const silent[] = {"blk.0.attn_output.weight", "blk.0.ffn_down_exps.weight",
                                          "blk.0.ffn_down_shexp.weight", "token_embd.weight",
                                          "output.weight"};
@@ -127,8 +127,8 @@ static text chain_model(const int32_t *chain, size_t count) {
 
 /* Ids of single bytes in the vocabulary of synthetic models. */
 static void find_bytes(const char *data, size_t size, int32_t *ids) {
-    fti_synth_model m = case_model();
-    ftk_engine *engine = open_configured(case_write(&m, "bytes.gguf").s);
+    fti_synth_model m = toy_model();
+    ftk_engine *engine = open_configured(write_model(&m, "bytes.gguf").s);
     for (size_t i = 0; i < size; i++)
         for (ids[i] = 0;; ids[i]++) {
             const char *piece;
@@ -341,12 +341,12 @@ static char *repeated(const char *head, char c, size_t count) {
 static void with_template(const char *chat_template) {
     const fti_synth_meta meta = {
         .key = "tokenizer.chat_template", .type = FTI_SYNTH_STRING, .text = chat_template};
-    fti_synth_model m = case_model();
+    fti_synth_model m = toy_model();
     int32_t found[64], wanted[64];
-    ftk_engine *plain = open_configured(case_write(&m, "plain.gguf").s);
+    ftk_engine *plain = open_configured(write_model(&m, "plain.gguf").s);
     m.metas = &meta;
     m.meta_count = 1;
-    ftk_engine *engine = fixture_open(case_write(&m, "template.gguf").s, NULL);
+    ftk_engine *engine = fixture_open(write_model(&m, "template.gguf").s, NULL);
     size_t n = format_user(engine, "hello", found, FTI_COUNT(found));
     assert_int_equal(n, format_user(plain, "hello", wanted, FTI_COUNT(wanted)));
     assert_memory_equal(found, wanted, n * sizeof *found);

@@ -113,7 +113,9 @@ static void judges_fixtures(void **state) {
         const char *part;
     } cases[] = {
         {"second", FTK_OK, ""},
-        {"dependency_entry", FTK_OK, ""},
+        {"no_entry", FTK_E_PROVIDER_ENTRY, "nothing of its own"},
+        {"data_entry", FTK_E_PROVIDER_ENTRY, "something else than a function"},
+        {"dependency_entry", FTK_E_PROVIDER_ENTRY, "nothing of its own"},
         {"undefined", FTK_OK, ""},
         {"execstack", FTK_E_PROVIDER_ELF, "executable stack"},
         {"textrel", FTK_E_PROVIDER_ELF, "text relocations"},
@@ -284,6 +286,32 @@ static void refuses_broken_dynamic_sections(void **state) {
     expect_copy(&c, FTK_E_PROVIDER_ELF, "string table");
 }
 
+/* A chain that never ends, buckets that lie anywhere, a file without a table. */
+static void refuses_broken_hash_tables(void **state) {
+    (void)state;
+    copy c = copy_good();
+    entry(&c, DT_GNU_HASH)->d_tag = DT_DEBUG;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "hash-style=gnu");
+    c = copy_good();
+    entry(&c, DT_GNU_HASH)->d_un.d_ptr = (uint64_t)1 << 40;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "hash table of symbols");
+    c = copy_good();
+    uint32_t *hash = (uint32_t *)(void *)(c.bytes + entry(&c, DT_GNU_HASH)->d_un.d_ptr);
+    hash[0] = 0;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "without buckets");
+    c = copy_good();
+    hash = (uint32_t *)(void *)(c.bytes + entry(&c, DT_GNU_HASH)->d_un.d_ptr);
+    hash[2] = UINT32_MAX;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "hash bucket");
+    c = copy_good();
+    hash = (uint32_t *)(void *)(c.bytes + entry(&c, DT_GNU_HASH)->d_un.d_ptr);
+    hash[1] = 0x40000000; /* chains begin far away */
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "hash chain");
+    c = copy_good();
+    entry(&c, DT_SYMTAB)->d_un.d_ptr = (uint64_t)1 << 40;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "a symbol outside");
+}
+
 /* A name that only ends because the string table does would be a longer one in
  * memory. */
 static void names_end_inside_the_table(void **state) {
@@ -320,7 +348,7 @@ static ftk_status survive(const unsigned char *bytes, size_t size) {
     char *note = NULL;
     ftk_status status = inspect_bytes(bytes, size, &note, &err);
     assert_true(status == FTK_OK || status == FTK_E_PROVIDER_ELF ||
-                status == FTK_E_PROVIDER_IDENTITY);
+                status == FTK_E_PROVIDER_IDENTITY || status == FTK_E_PROVIDER_ENTRY);
     assert_true((status == FTK_OK) == (note != NULL));
     fti_free(note);
     return status;
@@ -365,6 +393,8 @@ static void survives_flips_of_headers(void **state) {
     flip(c.header->e_phoff, c.header->e_phnum * sizeof(Elf64_Phdr));
     flip(segment(&c, PT_DYNAMIC)->p_offset, segment(&c, PT_DYNAMIC)->p_filesz);
     flip(segment(&c, PT_NOTE)->p_offset, 64);
+    flip(entry(&c, DT_GNU_HASH)->d_un.d_ptr, 64); /* the first segment begins at address 0 */
+    flip(entry(&c, DT_SYMTAB)->d_un.d_ptr, 24 * 16);
     free(c.bytes);
 }
 
@@ -407,6 +437,7 @@ int main(void) {
         cmocka_unit_test(judges_load_segments),
         cmocka_unit_test(refuses_dynamic_entries),
         cmocka_unit_test(refuses_broken_dynamic_sections),
+        cmocka_unit_test(refuses_broken_hash_tables),
         cmocka_unit_test(names_end_inside_the_table),
         cmocka_unit_test(addresses_count_not_offsets),
         cmocka_unit_test(refuses_every_truncation),

@@ -4,188 +4,22 @@
  * dlopen sees each call before it is passed on: what must not run is proven not
  * to have run.
  */
-#include "core/config.h"
-#include "core/loader.h"
-#include "loader/scratch.h"
+#include "loader/world.h"
 
-#include <dlfcn.h>
+#include "freetoken/freetoken.h"
+
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/auxv.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
-#if defined(__aarch64__)
-#define PLATFORM "aarch64-linux-gnu"
-#else
-#define PLATFORM "x86_64-linux-gnu"
-#endif
 #define STRANGER ((uid_t)65534)
-
-/* ---- the dynamic loader, watched ---- */
-
-static struct {
-    int calls;
-    int mode;
-    char file[64];
-    void (*before)(void);
-} watched;
-
-static void *real_dlopen(const char *file, int mode) {
-    void *(*next)(const char *, int);
-    void *address = dlsym(RTLD_NEXT, "dlopen");
-    memcpy(&next, &address, sizeof next);
-    return next(file, mode);
-}
-
-/* Takes the place of the C library's for the code under test. */
-void *dlopen(const char *file, int mode) {
-    if (!file || strncmp(file, "/proc/self/fd/", 14) != 0) return real_dlopen(file, mode);
-    watched.calls++;
-    watched.mode = mode;
-    snprintf(watched.file, sizeof watched.file, "%s", file);
-    if (watched.before) watched.before();
-    return real_dlopen(file, mode);
-}
-
-/* ---- a world of providers below the scratch folder ---- */
-
-static fti_allow allowed[8];
-static char names[8][64];
-static char paths[8][1024];
-static char *search[2];
-static char search_folder[1024];
-static char origin[] = "test.yaml";
-static struct ftk_config config;
-
-static int world_setup(void **state) {
-    if (scratch_setup(state) != 0) return -1;
-    memset(&watched, 0, sizeof watched);
-    memset(&config, 0, sizeof config);
-    snprintf(search_folder, sizeof search_folder, "%s/providers", scratch);
-    search[0] = search_folder;
-    config.origin = origin;
-    config.allow = allowed;
-    config.search = search;
-    config.search_count = 1;
-    if (setenv("FTK_TEST_SENTINEL", in_scratch("ran").s, 1) != 0) return -1;
-    return mkdir(in_scratch("ran").s, 0700) || mkdir(search_folder, 0755);
-}
-
-static text provider_file(const char *name, const char *suffix) {
-    return format("%s/%s/%s%s", search_folder, name, name, suffix);
-}
-
-static text library(const char *name) {
-    return provider_file(name, ".so");
-}
-
-typedef struct override {
-    const char *key;
-    const char *value; /* NULL leaves the key out */
-} override;
-
-static void write_manifest(const char *name, override change) {
-    const override lines[] = {
-        {"manifest_version", "1"},
-        {"name", name},
-        {"version", "1.0.0"},
-        {"api_level", "0"},
-        {"min_host_level", "0"},
-        {"core_range", "'>=0.1.0 <0.2.0'"},
-        {"platform", PLATFORM},
-        {"library", format("%s.so", name).s},
-        {"architectures",
-         strcmp(name, "elsewhere") == 0 ? "[elsewhere]" : "[testarch, secondarch]"},
-        {"containers", "[gguf, ftw]"},
-        {"backends", "[cpu]"},
-        {"license", "Apache-2.0"},
-    };
-    text whole = {{0}};
-    for (size_t i = 0; i < FTI_COUNT(lines); i++) {
-        bool changed = change.key && strcmp(change.key, lines[i].key) == 0;
-        const char *value = changed ? change.value : lines[i].value;
-        if (value) whole = format("%s%s: %s\n", whole.s, lines[i].key, value);
-    }
-    write_file(provider_file(name, ".provider.yaml").s, whole.s, strlen(whole.s), 0644);
-}
-
-/* With a trailer that no loader reads, so that no two copies have one digest: the
- * registry, which lives as long as this program, would take them for one. */
-static void copy_fixture(const char *fixture, const char *to) {
-    static unsigned serial;
-    size_t size;
-    unsigned char *bytes = read_file(format(FTK_FIXTURES "/%s.so", fixture).s, &size);
-    unsigned char *longer = malloc(size + sizeof serial);
-    assert_non_null(longer);
-    serial++;
-    memcpy(longer, bytes, size);
-    memcpy(longer + size, &serial, sizeof serial);
-    write_file(to, longer, size + sizeof serial, 0644);
-    free(longer);
-    free(bytes);
-}
-
-static void install(const char *name) {
-    make_folder(format("%s/%s", search_folder, name).s, 0755);
-    copy_fixture(name, library(name).s);
-    write_manifest(name, (override){NULL, NULL});
-}
-
-static fti_allow *allow(const char *name) {
-    size_t i = config.allow_count++;
-    assert_in_range(i, 0, FTI_COUNT(allowed) - 1);
-    snprintf(names[i], sizeof names[i], "%s", name);
-    snprintf(paths[i], sizeof paths[i], "%s", library(name).s);
-    allowed[i] = (fti_allow){names[i], paths[i], NULL, (unsigned)(10 + i)};
-    return &allowed[i];
-}
-
-static void pin_to_present_bytes(fti_allow *entry, char hex[65]) {
-    ftk_error err = FTK_ERROR_INIT;
-    int fd = open(entry->path, O_RDONLY | O_CLOEXEC);
-    expect_status(fti_sha256_fd(fd, hex, &err), FTK_OK, &err, "");
-    assert_int_equal(close(fd), 0);
-    entry->sha256 = hex;
-}
-
-static long runs_of(const char *fixture) {
-    struct stat st;
-    return stat(format("%s/ran/%s", scratch, fixture).s, &st) == 0 ? (long)st.st_size : 0;
-}
-
-static const fti_provider *resolve(const char *architecture) {
-    ftk_error err = FTK_ERROR_INIT;
-    const fti_provider *provider = NULL;
-    expect_status(
-        fti_provider_resolve(&config, fti_str(architecture), fti_str("gguf"), &provider, &err),
-        FTK_OK, &err, "");
-    assert_non_null(provider);
-    return provider;
-}
-
-static ftk_error refuse_pair(const char *architecture, const char *container, ftk_status wanted,
-                             const char *part) {
-    ftk_error err = FTK_ERROR_INIT;
-    const fti_provider *provider = NULL;
-    ftk_status status = fti_provider_resolve(&config, fti_str(architecture), fti_str(container),
-                                             &provider, &err);
-    expect_status(status, wanted, &err, part);
-    assert_null(provider);
-    return err;
-}
-
-/* Refused, and before anything was given to the dynamic loader. */
-static void refuse_unloaded(ftk_status wanted, const char *part) {
-    refuse_pair("testarch", "gguf", wanted, part);
-    assert_int_equal(watched.calls, 0);
-    DIR *ran = opendir(in_scratch("ran").s);
-    assert_non_null(ran);
-    for (const struct dirent *d = readdir(ran); d; d = readdir(ran))
-        if (d->d_name[0] != '.') fail_msg("code of '%s' ran", d->d_name);
-    assert_int_equal(closedir(ran), 0);
-}
 
 /* ---- what is loaded ---- */
 
@@ -206,7 +40,9 @@ static void loads_an_allowed_provider(void **state) {
     assert_int_equal(p->inode, st.st_ino);
     assert_string_equal(p->path, library("good").s);
     assert_string_equal(p->manifest->name, "good");
-    assert_null(p->sha256);
+    assert_false(p->pinned || p->linked);
+    assert_int_equal(strlen(p->sha256), 64);
+    assert_true(p->load_address != 0);
     assert_int_equal(p->effective_level, 0);
     assert_int_equal(p->table->struct_size, sizeof(ftk_provider));
     ftk_match_out out = {sizeof out, 0};
@@ -234,8 +70,7 @@ static void *resolve_in_thread(void *argument) {
     ftk_error err = FTK_ERROR_INIT;
     const fti_provider **found = argument;
     pthread_barrier_wait(&barrier);
-    if (fti_provider_resolve(&config, fti_str("testarch"), fti_str("gguf"), found, &err) != FTK_OK)
-        *found = NULL;
+    if (resolve_pair("testarch", "gguf", found, &err) != FTK_OK) *found = NULL;
     return NULL;
 }
 
@@ -477,6 +312,41 @@ static void judges_modes(void **state) {
     resolve("testarch");
 }
 
+/* The manifest decides what is loaded as much as the library does. */
+static void judges_the_manifests_file(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    text manifest = provider_file("good", ".provider.yaml");
+    assert_int_equal(chmod(manifest.s, 0666), 0);
+    refuse_unloaded(FTK_E_PROVIDER_PERMISSION, "good.provider.yaml' has mode 0666");
+    assert_int_equal(chmod(manifest.s, 0644), 0);
+    assert_int_equal(rename(manifest.s, in_scratch("moved.yaml").s), 0);
+    assert_int_equal(symlink(in_scratch("moved.yaml").s, manifest.s), 0);
+    refuse_unloaded(FTK_E_PROVIDER_PATH, "symbolic link");
+    assert_int_equal(unlink(manifest.s), 0);
+    refuse_unloaded(FTK_E_PROVIDER_MANIFEST, "no such file");
+}
+
+/* Nothing comes of a configuration that others may write. */
+static void judges_the_configurations_file(void **state) {
+    (void)state;
+    ftk_error err = FTK_ERROR_INIT;
+    ftk_config *loaded = NULL;
+    install("good");
+    text path = in_scratch("config.yaml");
+    text yaml = format("providers:\n  allow:\n    - {name: good, path: '%s'}\n", library("good").s);
+    write_file(path.s, yaml.s, strlen(yaml.s), 0666);
+    expect_status(ftk_config_load(path.s, &loaded, &err), FTK_E_CONFIG_TRUST, &err, "mode 0666");
+    assert_null(loaded);
+    assert_int_equal(symlink(path.s, in_scratch("link.yaml").s), 0);
+    assert_int_equal(chmod(path.s, 0644), 0);
+    expect_status(ftk_config_load(in_scratch("link.yaml").s, &loaded, &err), FTK_E_CONFIG_TRUST,
+                  &err, "symbolic link");
+    assert_int_equal(watched.calls, 0);
+    assert_int_equal(runs_of("good"), 0);
+}
+
 static void judges_owners(void **state) {
     (void)state;
     if (geteuid() != 0) {
@@ -535,7 +405,24 @@ static void judges_elf(void **state) {
     refuse_fixture("textrel", FTK_E_PROVIDER_ELF, "text relocations");
     refuse_fixture("runpath", FTK_E_PROVIDER_ELF, "DT_RUNPATH");
     refuse_fixture("rpath", FTK_E_PROVIDER_ELF, "DT_RPATH");
+    refuse_fixture("filter", FTK_E_PROVIDER_ELF, "DT_FILTER");
+    refuse_fixture("auxiliary", FTK_E_PROVIDER_ELF, "DT_AUXILIARY");
+    refuse_fixture("audit", FTK_E_PROVIDER_ELF, "DT_AUDIT");
+    refuse_fixture("depaudit", FTK_E_PROVIDER_ELF, "DT_DEPAUDIT");
     refuse_fixture("needs_forbidden", FTK_E_PROVIDER_ELF, "libforbidden.so.1");
+    refuse_fixture("needs_core", FTK_E_PROVIDER_ELF, "libfreetoken.so.0");
+}
+
+/* Entries that are missing, no function, or in a library that the provider needs, even
+ * one that is in the process already. */
+static void judges_entry_symbols(void **state) {
+    (void)state;
+    void *fake = real_dlopen(FTK_FIXTURES "/fake_rt.so", RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(fake);
+    refuse_fixture("no_entry", FTK_E_PROVIDER_ENTRY,
+                   "found nothing of its own as its entry " FTK_PROVIDER_ENTRY);
+    refuse_fixture("data_entry", FTK_E_PROVIDER_ENTRY, "found something else than a function");
+    refuse_fixture("dependency_entry", FTK_E_PROVIDER_ENTRY, "found nothing of its own");
 }
 
 /* ---- pins and exchanged files ---- */
@@ -680,17 +567,8 @@ static void refuse_loaded(const char *name, ftk_status wanted, const char *part)
 
 static void judges_entries(void **state) {
     (void)state;
-    refuse_loaded("no_entry", FTK_E_PROVIDER_ENTRY, FTK_PROVIDER_ENTRY);
-    refuse_loaded("data_entry", FTK_E_PROVIDER_ENTRY, "wanted a function");
     refuse_loaded("null_entry", FTK_E_PROVIDER_ENTRY, "found NULL");
     refuse_loaded("moving_entry", FTK_E_PROVIDER_CONTRACT, "second call");
-}
-
-static void entry_of_a_dependency(void **state) {
-    (void)state;
-    void *fake = real_dlopen(FTK_FIXTURES "/fake_rt.so", RTLD_NOW | RTLD_LOCAL);
-    assert_non_null(fake);
-    refuse_loaded("dependency_entry", FTK_E_PROVIDER_ENTRY, "in a library that it needs");
 }
 
 static void judges_tables(void **state) {
@@ -701,8 +579,11 @@ static void judges_tables(void **state) {
     refuse_loaded("table_version", FTK_E_PROVIDER_IDENTITY,
                   "version: found '1.0.1' in its table, wanted '1.0.0'");
     refuse_loaded("null_slot", FTK_E_PROVIDER_CONTRACT, "NULL for 'run'");
-    refuse_loaded("needy_last", FTK_E_PROVIDER_CONTRACT, "1 needs in the last variant of 'thing'");
+    refuse_loaded("needy_last", FTK_E_PROVIDER_CONTRACT,
+                  "1 needs in the last variant of 'needy_last/thing'");
     refuse_loaded("no_rows", FTK_E_PROVIDER_CONTRACT, "without rows");
+    refuse_loaded("foreign_name", FTK_E_PROVIDER_CONTRACT,
+                  "found the name 'core/thing' in its variant tables, wanted 'foreign_name/...'");
 }
 
 static void keeps_no_descriptor_of_what_it_refuses(void **state) {
@@ -796,12 +677,8 @@ static void errors_may_be_unwanted(void **state) {
     install("good");
     fti_allow *entry = allow("good");
     assert_int_equal(chmod(entry->path, 0666), 0);
-    assert_int_equal(
-        fti_provider_resolve(&config, fti_str("testarch"), fti_str("gguf"), &provider, NULL),
-        FTK_E_PROVIDER_PERMISSION);
-    assert_int_equal(
-        fti_provider_resolve(&config, fti_str("lunar"), fti_str("gguf"), &provider, NULL),
-        FTK_E_PROVIDER_NONE);
+    assert_int_equal(resolve_pair("testarch", "gguf", &provider, NULL), FTK_E_PROVIDER_PERMISSION);
+    assert_int_equal(resolve_pair("lunar", "gguf", &provider, NULL), FTK_E_PROVIDER_NONE);
     assert_null(provider);
 }
 
@@ -817,14 +694,26 @@ static void after_fork(void **state) {
     if (child == 0) {
         ftk_error err = FTK_ERROR_INIT;
         const fti_provider *p = NULL;
-        ftk_status s = fti_provider_resolve(&config, fti_str("testarch"), fti_str("gguf"), &p,
-                                            &err);
+        ftk_status s = resolve_pair("testarch", "gguf", &p, &err);
         _exit(s == FTK_E_PROVIDER_LOAD && strstr(err.message, "fork") && !p ? 0 : 1);
     }
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* As a kernel does whose vm.memfd_noexec forbids them. */
+static bool refuse_memory_files(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {(unsigned short)FTI_COUNT(filter), filter};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 /* What this program does when started again as a child: 0 as wanted, 77 not
@@ -842,11 +731,18 @@ static int as_child(const char *what, const char *folder) {
         (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
          mount("none", "/proc", "tmpfs", 0, NULL) != 0))
         return 77;
+    char hex[65];
+    if (strcmp(what, "nomemfd") == 0) {
+        pin_to_present_bytes(&allowed[0], hex);
+        if (!refuse_memory_files()) return 77;
+    }
     struct rlimit limit = {64, 64};
     if (strcmp(what, "fewfiles") == 0 && setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
-    ftk_status status = fti_provider_resolve(&config, fti_str("testarch"), fti_str("gguf"), &p,
-                                             &err);
+    ftk_status status = resolve_pair("testarch", "gguf", &p, &err);
     if (strcmp(what, "secure") == 0) return status != FTK_E_PROVIDER_SECURE_EXEC || p;
+    if (strcmp(what, "nomemfd") == 0)
+        return status != FTK_E_PROVIDER_LOAD || watched.calls ||
+               !strstr(err.message, "refuses executable memory files");
     if (strcmp(what, "noproc") == 0)
         return status != FTK_E_PROVIDER_LOAD || !strstr(err.message, "mount /proc") ||
                watched.calls;
@@ -874,6 +770,14 @@ static void without_proc(void **state) {
     (void)state;
     install("good");
     expect_child("/proc/self/exe", "noproc");
+    assert_int_equal(runs_of("good"), 0);
+}
+
+/* A pin that cannot be kept is not left out. */
+static void without_memory_files(void **state) {
+    (void)state;
+    install("good");
+    expect_child("/proc/self/exe", "nomemfd");
     assert_int_equal(runs_of("good"), 0);
 }
 
@@ -923,9 +827,12 @@ int main(int argc, char **argv) {
         CASE(judges_the_note),
         CASE(judges_paths),
         CASE(judges_modes),
+        CASE(judges_the_manifests_file),
+        CASE(judges_the_configurations_file),
         CASE(judges_owners),
         CASE(judges_contents),
         CASE(judges_elf),
+        CASE(judges_entry_symbols),
         CASE(wrong_digest),
         CASE(right_digest),
         CASE(pin_defeats_writing_in_place),
@@ -935,7 +842,6 @@ int main(int argc, char **argv) {
         CASE(changed_after_load),
         CASE(undefined_symbol),
         CASE(judges_entries),
-        CASE(entry_of_a_dependency),
         CASE(judges_tables),
         CASE(keeps_no_descriptor_of_what_it_refuses),
         CASE(check_never_loads),
@@ -943,6 +849,7 @@ int main(int argc, char **argv) {
         CASE(errors_may_be_unwanted),
         CASE(after_fork),
         CASE(without_proc),
+        CASE(without_memory_files),
         CASE(with_few_descriptors),
         CASE(secure_execution),
     };

@@ -26,6 +26,8 @@ static atomic_ullong c_allocations;
 #endif
 #if !FIXTURE_SLOW_BUILD && !defined(OWN_ALLOCATOR) && defined(__GLIBC__)
 #define COUNTS_C_ALLOCATOR 1
+/* To other libraries, whose calls then come here. */
+#define VISIBLE __attribute__((visibility("default")))
 
 /* The names are the C library's. NOLINTBEGIN(bugprone-reserved-identifier) */
 void *__libc_malloc(size_t size);
@@ -34,28 +36,28 @@ void *__libc_realloc(void *old, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 /* NOLINTEND(bugprone-reserved-identifier) */
 
-void *malloc(size_t size) {
+VISIBLE void *malloc(size_t size) {
     atomic_fetch_add(&c_allocations, 1);
     return __libc_malloc(size);
 }
 
-void *calloc(size_t count, size_t size) {
+VISIBLE void *calloc(size_t count, size_t size) {
     atomic_fetch_add(&c_allocations, 1);
     return __libc_calloc(count, size);
 }
 
-void *realloc(void *old, size_t size) {
+VISIBLE void *realloc(void *old, size_t size) {
     atomic_fetch_add(&c_allocations, 1);
     return __libc_realloc(old, size);
 }
 
-int posix_memalign(void **out, size_t alignment, size_t size) {
+VISIBLE int posix_memalign(void **out, size_t alignment, size_t size) {
     atomic_fetch_add(&c_allocations, 1);
     *out = __libc_memalign(alignment, size);
     return *out ? 0 : 12; /* ENOMEM */
 }
 
-void *aligned_alloc(size_t alignment, size_t size) {
+VISIBLE void *aligned_alloc(size_t alignment, size_t size) {
     atomic_fetch_add(&c_allocations, 1);
     return __libc_memalign(alignment, size);
 }

@@ -4,9 +4,7 @@
  * generation ends, engines beside each other, and callers with an unusual
  * floating-point environment.
  */
-#include "loader/scratch.h"
-#include "support/engine_fixture.h"
-#include "support/synth_model.h"
+#include "support/model_files.h"
 
 #include <fenv.h>
 #include <malloc.h>
@@ -18,37 +16,17 @@
 #endif
 
 #include "core/checkpoint.h"
-#include "core/lifecycle.h"
 
 /* ---- a small model ---- */
 
-static fti_synth_model small_model(void) {
-    fti_synth_model m = fti_synth_tiny();
-    m.dims.layers = 4;
+static fti_synth_model half_full_model(void) {
+    fti_synth_model m = small_model();
     m.dims.interval = 2;
-    m.dims.experts = 4;
-    m.dims.vocabulary = 512;
-    m.dims.head_dim = 64;
-    m.dims.rope_dim = 32;
     return m;
-}
-
-static text write_model(const fti_synth_model *m, const char *name) {
-    ftk_error err = FTK_ERROR_INIT;
-    text path = in_scratch(name);
-    if (fti_synth_write(m, path.s, &err) != FTK_OK) fail_msg("%s", err.message);
-    return path;
 }
 
 static text small_path(void) {
     return in_scratch("small.gguf");
-}
-
-static ftk_config *load_config(void) {
-    ftk_error err = FTK_ERROR_INIT;
-    ftk_config *config;
-    if (ftk_config_load(FTK_CONFIG, &config, &err) != FTK_OK) fail_msg("%s", err.message);
-    return config;
 }
 
 static ftk_engine *open_until(uint32_t stop_after) {
@@ -476,7 +454,7 @@ static void end_token_stops(void **state) {
         const fti_synth_meta end = {.key = "tokenizer.ggml.eos_token_id",
                                     .type = FTI_SYNTH_U32,
                                     .number = (uint64_t)free_run.ids[picks[i]]};
-        fti_synth_model m = small_model();
+        fti_synth_model m = half_full_model();
         m.metas = &end;
         m.meta_count = 1;
         engine = fixture_open(write_model(&m, "end.gguf").s, NULL);
@@ -663,7 +641,7 @@ static text faint_path(void) {
 /* A model whose residual stream, begun with subnormal embeddings, stays subnormal: where
  * they are flushed, all logits are 0. */
 static void write_faint_model(void) {
-    fti_synth_model m = small_model();
+    fti_synth_model m = half_full_model();
     for (int i = 0; i < FTI_SYNTH_CLASSES; i++) m.types[i] = FTK_TYPE_F32;
     text path = write_model(&m, "faint.gguf");
     ftk_error err = FTK_ERROR_INIT;
@@ -819,7 +797,7 @@ static void entries_restore_the_register(void **state) {
 
 static int setup(void **state) {
     if (scratch_setup(state) != 0) return -1;
-    fti_synth_model m = small_model();
+    fti_synth_model m = half_full_model();
     write_model(&m, "small.gguf");
     return 0;
 }

@@ -4,97 +4,9 @@
  * wanted and what to do; and it does so before anything is allocated on the
  * device.
  */
-#include "loader/scratch.h"
-#include "support/engine_fixture.h"
-#include "support/synth_model.h"
-
-#include "core/lifecycle.h"
+#include "support/model_files.h"
 
 /* ---- a small model, and what is done to it ---- */
-
-static fti_synth_model small_model(void) {
-    fti_synth_model m = fti_synth_tiny();
-    m.dims = (fti_synth_dims){.hidden = 256,
-                              .layers = 4,
-                              .experts = 4,
-                              .used = 2,
-                              .ff = 32,
-                              .shared_ff = 32,
-                              .heads = 4,
-                              .kv_heads = 2,
-                              .head_dim = 32,
-                              .rope_dim = 16,
-                              .key_heads = 2,
-                              .value_heads = 4,
-                              .state = 32,
-                              .conv = 4,
-                              .interval = 4,
-                              .vocabulary = 320,
-                              .context = 4096};
-    for (int c = 0; c < FTI_SYNTH_CLASSES; c++) m.types[c] = 0; /* F32 */
-    m.threads = 1;
-    return m;
-}
-
-typedef struct watched {
-    size_t calls;
-    bool allocated;
-} watched;
-
-static int watch(void *user, const char *stage, uint64_t done, uint64_t total) {
-    watched *w = user;
-    (void)done;
-    (void)total;
-    w->calls++;
-    if (strcmp(stage, fti_stage_text(FTI_STAGE_ALLOCATE)) == 0) w->allocated = true;
-    return 0;
-}
-
-typedef struct refusal {
-    ftk_status status;
-    int exit_code;
-    const char *parts[6]; /* of the message, up to a NULL */
-} refusal;
-
-static void check_message(const ftk_error *err, const refusal *r, const char *where,
-                          const char *what) {
-    if (err->status != r->status || ftk_status_exit_code(err->status) != r->exit_code)
-        fail_msg("%s: %s, exit code %d (%s); wanted %s, %d", what, ftk_status_name(err->status),
-                 ftk_status_exit_code(err->status), err->message, ftk_status_name(r->status),
-                 r->exit_code);
-    if (strpbrk(err->message, "\r\n")) fail_msg("%s: more than a line: %s", what, err->message);
-    const char *at = where ? strstr(err->message, where) : NULL;
-    if (where && !at) fail_msg("%s: no '%s' in: %s", what, where, err->message);
-    if (at && strstr(at + 1, where)) fail_msg("%s: '%s' twice in: %s", what, where, err->message);
-    for (size_t i = 0; i < FTI_COUNT(r->parts) && r->parts[i]; i++)
-        if (!strstr(err->message, r->parts[i]))
-            fail_msg("%s: no '%s' in: %s", what, r->parts[i], err->message);
-}
-
-/* Opens `model` and expects the refusal; the message has `where` in it once. */
-static void expect_refused(const ftk_config *config, const char *model, const char *where,
-                           const refusal *r, const char *what) {
-    watched w = {0, false};
-    ftk_open_options options = FTK_OPEN_OPTIONS_INIT;
-    options.progress = watch;
-    options.user = &w;
-    ftk_error err = FTK_ERROR_INIT;
-    ftk_engine *engine = (ftk_engine *)(void *)&w;
-    ftk_status status = ftk_engine_open(config, model, &options, &engine, &err);
-    if (status == FTK_OK) fail_msg("%s: it opens", what);
-    assert_null(engine);
-    assert_int_equal(status, err.status);
-    check_message(&err, r, where, what);
-    if (w.allocated) fail_msg("%s: refused only after allocating: %s", what, err.message);
-    assert_true(w.calls > 0);
-}
-
-static ftk_config *load_config(void) {
-    ftk_error err = FTK_ERROR_INIT;
-    ftk_config *config;
-    if (ftk_config_load(FTK_CONFIG, &config, &err) != FTK_OK) fail_msg("%s", err.message);
-    return config;
-}
 
 static void expect_file_refused(const char *path, const refusal *r, const char *what) {
     ftk_config *config = load_config();
@@ -102,14 +14,8 @@ static void expect_file_refused(const char *path, const refusal *r, const char *
     ftk_config_free(config);
 }
 
-static void write_model(const fti_synth_model *m, const char *path) {
-    ftk_error err = FTK_ERROR_INIT;
-    if (fti_synth_write(m, path, &err) != FTK_OK) fail_msg("%s", err.message);
-}
-
 static void expect_model_refused(const fti_synth_model *m, const refusal *r, const char *what) {
-    text path = in_scratch("model.gguf");
-    write_model(m, path.s);
+    text path = write_model(m, "model.gguf");
     expect_file_refused(path.s, r, what);
     unlink(path.s);
 }
@@ -117,9 +23,8 @@ static void expect_model_refused(const fti_synth_model *m, const refusal *r, con
 /* The unchanged model opens, so that what follows is refused for the change. */
 static void unchanged_model_opens(void **state) {
     (void)state;
-    fti_synth_model m = small_model();
-    text path = in_scratch("model.gguf");
-    write_model(&m, path.s);
+    fti_synth_model m = toy_model();
+    text path = write_model(&m, "model.gguf");
     ftk_engine *engine = fixture_open(path.s, NULL);
     assert_int_equal(ftk_engine_vocabulary(engine), 320);
     ftk_engine_close(engine);
@@ -173,13 +78,12 @@ static void no_provider_at_all(void **state) {
 
 static void a8_unknown_architecture(void **state) {
     (void)state;
-    fti_synth_model m = small_model();
+    fti_synth_model m = toy_model();
     const fti_synth_meta meta = {
         .key = "general.architecture", .type = FTI_SYNTH_STRING, .text = "llama"};
     m.metas = &meta;
     m.meta_count = 1;
-    text path = in_scratch("llama.gguf");
-    write_model(&m, path.s);
+    text path = write_model(&m, "llama.gguf");
     const refusal r = {FTK_E_PROVIDER_NONE, 4, {"'llama'", "'gguf'", "qwen36: qwen35moe"}};
     ftk_config *config = load_config();
     expect_refused(config, path.s, FTK_CONFIG, &r, "unknown architecture");
@@ -246,9 +150,8 @@ static void b9_other_versions(void **state) {
         uint32_t version;
         const char *part;
     } cases[] = {{1, "too old"}, {4, "too new"}, {0x03000000u, "big-endian"}};
-    fti_synth_model m = small_model();
-    text path = in_scratch("version.gguf");
-    write_model(&m, path.s);
+    fti_synth_model m = toy_model();
+    text path = write_model(&m, "version.gguf");
     size_t size;
     unsigned char *data = read_file(path.s, &size);
     for (size_t i = 0; i < FTI_COUNT(cases); i++) {
@@ -269,7 +172,7 @@ static void a7_vision_projector(void **state) {
         {.key = "general.type", .type = FTI_SYNTH_STRING, .text = "mmproj"}};
     const refusal r = {FTK_E_CKPT_PROJECTOR, 5, {"vision projector", "give the model file"}};
     for (size_t i = 0; i < FTI_COUNT(metas); i++) {
-        fti_synth_model m = small_model();
+        fti_synth_model m = toy_model();
         m.metas = &metas[i];
         m.meta_count = 1;
         expect_model_refused(&m, &r, metas[i].text);
@@ -313,7 +216,7 @@ static void tensor_missing(void **state) {
         /* Half of them are there under a name that nobody knows. */
         const fti_synth_edit edit = {
             .name = names[i], .left_out = i % 2 == 0, .new_name = "blk.0.something_else.weight"};
-        fti_synth_model m = small_model();
+        fti_synth_model m = toy_model();
         m.edits = &edit;
         m.edit_count = 1;
         text quoted = format("tensor '%s' is missing", names[i]);
@@ -329,7 +232,7 @@ typedef struct tensor_case {
 
 static void check_tensor_cases(const tensor_case *cases, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        fti_synth_model m = small_model();
+        fti_synth_model m = toy_model();
         m.edits = &cases[i].edit;
         m.edit_count = 1;
         expect_model_refused(&m, &cases[i].refusal, cases[i].edit.name);
@@ -404,7 +307,7 @@ typedef struct meta_case {
 
 static void check_meta_cases(const meta_case *cases, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        fti_synth_model m = small_model();
+        fti_synth_model m = toy_model();
         m.metas = &cases[i].meta;
         m.meta_count = 1;
         text what = format("%s as %llu", cases[i].meta.key,
@@ -634,9 +537,8 @@ static void check_setting(const char *model, const char *key, const char *value,
 
 static void settings_that_do_not_fit(void **state) {
     (void)state;
-    fti_synth_model m = small_model();
-    text path = in_scratch("model.gguf");
-    write_model(&m, path.s);
+    fti_synth_model m = toy_model();
+    text path = write_model(&m, "model.gguf");
     const refusal context = {
         FTK_E_CONTEXT, 6, {"memory.kv_tokens", "is 4097", "at most 4096 positions", "lower it"}};
     const refusal memory = {FTK_E_DOES_NOT_FIT,
@@ -700,9 +602,8 @@ static void check_prompt(ftk_engine *engine, const int32_t *ids, size_t count, c
 
 static void prompts(void **state) {
     (void)state;
-    fti_synth_model m = small_model();
-    text path = in_scratch("model.gguf");
-    write_model(&m, path.s);
+    fti_synth_model m = toy_model();
+    text path = write_model(&m, "model.gguf");
     const char *const settings[] = {"memory.kv_tokens", "64", NULL};
     ftk_engine *engine = fixture_open(path.s, settings);
     const refusal too_long = {

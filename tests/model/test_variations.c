@@ -4,133 +4,15 @@
  * not announced, vectors in 16 bits, shards. Each is held against the plain file
  * (cases A1, A11 and B1 of public reports).
  */
-#include "loader/scratch.h"
-#include "support/engine_fixture.h"
 #include "support/gguf_edit.h"
-#include "support/synth_model.h"
+#include "support/model_runs.h"
 
-#include <math.h>
-
-#include "core/checkpoint.h"
 #include "freetoken/device/base.h"
 
 #define A(suffix) "qwen35moe." suffix
 #define TOKENS    12
 
-/* ---- models and what they compute ---- */
-
-static fti_synth_model small_model(void) {
-    fti_synth_model m = fti_synth_tiny();
-    m.dims.experts = 4;
-    m.dims.vocabulary = 512;
-    m.dims.head_dim = 64;
-    m.dims.rope_dim = 32;
-    return m;
-}
-
-static void all_types(fti_synth_model *m, uint32_t type) {
-    for (int c = 0; c < FTI_SYNTH_CLASSES; c++) m->types[c] = type;
-}
-
-static text write_model(const fti_synth_model *m, const char *name) {
-    ftk_error err = FTK_ERROR_INIT;
-    text path = in_scratch(name);
-    if (fti_synth_write(m, path.s, &err) != FTK_OK) fail_msg("%s", err.message);
-    return path;
-}
-
-typedef struct logits {
-    float *data;
-    size_t count;
-} logits;
-
-static logits run(ftk_engine *engine, uint32_t chunk) {
-    int32_t ids[TOKENS];
-    uint32_t vocabulary = ftk_engine_vocabulary(engine);
-    for (size_t i = 0; i < TOKENS; i++) ids[i] = (int32_t)((i * 37 + 11) % (vocabulary - 26));
-    return (logits){fixture_logits(engine, ids, TOKENS, chunk), (size_t)TOKENS * vocabulary};
-}
-
-static logits run_file(const char *path, const char *const *settings) {
-    ftk_engine *engine = fixture_open(path, settings);
-    logits l = run(engine, 0);
-    ftk_engine_close(engine);
-    return l;
-}
-
-static double deviation(logits l) {
-    double sum = 0, squares = 0, n = (double)l.count;
-    for (size_t i = 0; i < l.count; i++) {
-        sum += (double)l.data[i];
-        squares += (double)l.data[i] * (double)l.data[i];
-    }
-    return sqrt(squares / n - sum / n * (sum / n));
-}
-
-static double largest_difference(logits a, logits b) {
-    double worst = 0;
-    assert_int_equal(a.count, b.count);
-    for (size_t i = 0; i < a.count; i++) {
-        double d = fabs((double)a.data[i] - (double)b.data[i]);
-        if (!(d <= worst)) worst = d;
-    }
-    return worst;
-}
-
-/* The logits of a live model, then freed with the other's; `what` is for messages. */
-static void assert_same_bits(logits found, logits wanted, const char *what) {
-    assert_int_equal(found.count, wanted.count);
-    double spread = deviation(wanted);
-    if (!(spread > 0.01) || !isfinite(spread)) fail_msg("%s: logits of a dead model", what);
-    if (memcmp(found.data, wanted.data, found.count * sizeof *found.data) != 0)
-        fail_msg("%s: logits differ, by %.3g at most", what, largest_difference(found, wanted));
-}
-
-static json_t *report(ftk_status (*ask)(const ftk_engine *, char **, ftk_error *),
-                      const ftk_engine *engine) {
-    char *json;
-    ftk_error err = FTK_ERROR_INIT;
-    if (ask(engine, &json, &err) != FTK_OK) fail_msg("%s", err.message);
-    json_t *o = json_loads(json, 0, NULL);
-    assert_non_null(o);
-    ftk_report_free(json);
-    return o;
-}
-
-static bool noted(const ftk_engine *engine, const char *part) {
-    json_t *provenance = report(ftk_engine_provenance, engine), *note;
-    size_t i;
-    bool found = false;
-    json_array_foreach(json_object_get(provenance, "notes"), i, note)
-        found |= strstr(json_string_value(note), part) != NULL;
-    json_decref(provenance);
-    return found;
-}
-
-static uint64_t sum_of_tensors(const char *path) {
-    ftk_error err = FTK_ERROR_INIT;
-    fti_checkpoint *c;
-    uint64_t sum = 0;
-    if (fti_checkpoint_open(path, &c, &err) != FTK_OK) fail_msg("%s", err.message);
-    for (size_t i = 0; i < fti_checkpoint_tensor_count(c); i++)
-        sum += fti_checkpoint_tensor(c, i)->bytes;
-    fti_checkpoint_close(c);
-    return sum;
-}
-
-/* Weights that the engine has copied; with those that it maps, all of the file's. */
-static uint64_t copied_weights(const ftk_engine *engine, const char *path) {
-    json_t *m = report(ftk_engine_memory, engine);
-    uint64_t copied = (uint64_t)json_integer_value(json_object_get(m, "weights_allocated"));
-    uint64_t mapped = (uint64_t)json_integer_value(json_object_get(m, "weights_mapped"));
-    assert_int_equal(copied + mapped, sum_of_tensors(path));
-    assert_int_equal(json_integer_value(json_object_get(m, "allocated")),
-                     json_integer_value(json_object_get(m, "total")));
-    json_decref(m);
-    return copied;
-}
-
-static void expect_refused(const char *path, ftk_status status, const char *part) {
+static void expect_planned_refused(const char *path, ftk_status status, const char *part) {
     ftk_engine *engine;
     ftk_error err = FTK_ERROR_INIT;
     expect_status(fixture_try_open(path, NULL, FTK_OPEN_PLANNED, &engine, &err), status, &err,
@@ -149,15 +31,14 @@ static const struct {
 
 static void check_type(const char *name, uint32_t type) {
     static const char *const reference[] = {"backend.kernels", "reference", NULL};
-    static const char *const floats[] = {"numerics", "float", NULL};
     fti_synth_model m = small_model();
     m.dims.used = m.dims.experts; /* which ones are chosen cannot flip */
     all_types(&m, type);
     text path = write_model(&m, "type.gguf");
     ftk_engine *engine = fixture_open(path.s, NULL);
-    logits whole = run(engine, 0), ones = run(engine, 1);
+    logits whole = run(engine, TOKENS, 0), ones = run(engine, TOKENS, 1);
     ftk_engine_close(engine);
-    logits plain = run_file(path.s, reference), near = run_file(path.s, floats);
+    logits plain = run_file(path.s, reference, TOKENS), near = run_file(path.s, float_mode, TOKENS);
     assert_same_bits(ones, whole, name);
     assert_same_bits(plain, whole, name);
     double d = largest_difference(whole, near) / deviation(near);
@@ -190,28 +71,7 @@ static void types_that_are_refused_by_name(void **state) {
         fti_ge_save(&e, path.s);
         fti_ge_free(&e);
         text part = format("tensor 'token_embd.weight' has type %s, which", refused[i].name);
-        expect_refused(path.s, FTK_E_CKPT_TYPE, part.s);
-    }
-}
-
-/* A factor beside an NVFP4 tensor would be left out silently otherwise. */
-static void factors_of_nvfp4_are_refused(void **state) {
-    (void)state;
-    static const char *const names[] = {"blk.3.attn_q", "blk.0.ffn_up_exps", "output"};
-    for (size_t i = 0; i < FTI_COUNT(names); i++) {
-        text scale = format("%s.scale", names[i]), input = format("%s.input_scale", names[i]);
-        const fti_synth_extra extras[] = {{scale.s, FTK_TYPE_F32, 1, 0},
-                                          {input.s, FTK_TYPE_F32, 1, 0}};
-        fti_synth_model m = small_model();
-        all_types(&m, FTK_TYPE_NVFP4);
-        m.extras = extras;
-        m.extra_count = 2;
-        text path = write_model(&m, "scaled.gguf");
-        expect_refused(path.s, FTK_E_CKPT_TYPE, format("factor of its own in '%s'", scale.s).s);
-        m.extras = extras + 1;
-        m.extra_count = 1;
-        path = write_model(&m, "scaled.gguf");
-        ftk_engine_close(fixture_open(path.s, NULL));
+        expect_planned_refused(path.s, FTK_E_CKPT_TYPE, part.s);
     }
 }
 
@@ -236,7 +96,7 @@ static void fuse_attention(fti_gguf_edit *e) {
 static void check_fused(void (*fuse)(fti_gguf_edit *), const char *what) {
     fti_synth_model m = small_model();
     text plain = write_model(&m, "plain.gguf"), path = in_scratch("fused.gguf");
-    logits wanted = run_file(plain.s, NULL);
+    logits wanted = run_file(plain.s, NULL, TOKENS);
     fti_gguf_edit e = fti_ge_load(plain.s);
     fuse(&e);
     for (int unaligned = 0; unaligned < 2; unaligned++) {
@@ -248,7 +108,7 @@ static void check_fused(void (*fuse)(fti_gguf_edit *), const char *what) {
         assert_int_equal(copied > 0, unaligned);
         assert_int_equal(sum_of_tensors(path.s), sum_of_tensors(plain.s));
         assert_false(noted(engine, "not part of the text model"));
-        logits found = run(engine, 0);
+        logits found = run(engine, TOKENS, 0);
         assert_same_bits(found, wanted, what);
         ftk_engine_close(engine);
         free(found.data);
@@ -275,16 +135,18 @@ static void fused_tensors_of_a_wrong_shape(void **state) {
     const char *const parts[] = {"blk.3.attn_q.weight", "blk.3.attn_k.weight"};
     fti_ge_join_rows(&e, "blk.3.attn_qkv.weight", parts, 2);
     fti_ge_save(&e, path.s);
-    expect_refused(path.s, FTK_E_CKPT_TENSOR,
-                   "'blk.3.attn_qkv.weight' has shape {256, 640, 1, 1}, wanted {256, 768, 1, 1}");
+    expect_planned_refused(
+        path.s, FTK_E_CKPT_TENSOR,
+        "'blk.3.attn_qkv.weight' has shape {256, 640, 1, 1}, wanted {256, 768, 1, 1}");
     fti_ge_free(&e);
     e = fti_ge_load(plain.s);
     const char *const three[] = {"blk.1.ffn_gate_exps.weight"};
     fti_ge_join_rows(&e, "blk.1.ffn_gate_up_exps.weight", three, 1);
     fti_ge_save(&e, path.s);
-    expect_refused(path.s, FTK_E_CKPT_TENSOR,
-                   "'blk.1.ffn_gate_up_exps.weight' has shape {256, 256, 4, 1}, wanted {256, 512, "
-                   "4, 1}");
+    expect_planned_refused(
+        path.s, FTK_E_CKPT_TENSOR,
+        "'blk.1.ffn_gate_up_exps.weight' has shape {256, 256, 4, 1}, wanted {256, 512, "
+        "4, 1}");
     fti_ge_free(&e);
 }
 
@@ -316,7 +178,7 @@ static void keys_and_names_of_ollama(void **state) {
         {.key = A("ssm.v_head_reordered"), .type = FTI_SYNTH_BOOL, .number = 1}};
     fti_synth_model m = small_model();
     text path = write_model(&m, "plain.gguf");
-    logits wanted = run_file(path.s, NULL);
+    logits wanted = run_file(path.s, NULL, TOKENS);
     m.edits = edits;
     m.edit_count = FTI_COUNT(edits);
     m.extras = extras;
@@ -326,7 +188,7 @@ static void keys_and_names_of_ollama(void **state) {
     path = write_model(&m, "ollama.gguf");
     ftk_engine *engine = fixture_open(path.s, NULL);
     assert_true(noted(engine, "3 of 79 tensors are not part of the text model"));
-    logits found = run(engine, 0);
+    logits found = run(engine, TOKENS, 0);
     assert_same_bits(found, wanted, "as Ollama writes it");
     ftk_engine_close(engine);
     free(found.data);
@@ -362,7 +224,7 @@ static void kv_heads_by_layer_are_checked(void **state) {
         m.meta_count = 1;
         text path = write_model(&m, "kv.gguf");
         if (cases[i].part)
-            expect_refused(path.s, FTK_E_CKPT_METADATA, cases[i].part);
+            expect_planned_refused(path.s, FTK_E_CKPT_METADATA, cases[i].part);
         else
             ftk_engine_close(fixture_open(path.s, NULL));
     }
@@ -371,8 +233,8 @@ static void kv_heads_by_layer_are_checked(void **state) {
     fti_synth_model m = small_model();
     m.metas = &text_meta;
     m.meta_count = 1;
-    expect_refused(write_model(&m, "kv.gguf").s, FTK_E_CKPT_METADATA,
-                   "found STRING, wanted an integer");
+    expect_planned_refused(write_model(&m, "kv.gguf").s, FTK_E_CKPT_METADATA,
+                           "found STRING, wanted an integer");
 }
 
 /* ---- A1: draft blocks ---- */
@@ -389,7 +251,7 @@ static void a1_draft_blocks_are_recognised(void **state) {
     const fti_synth_meta no_key = {.key = A("nextn_predict_layers"), .type = FTI_SYNTH_LEFT_OUT};
     fti_synth_model m = small_model();
     text path = write_model(&m, "plain.gguf");
-    logits wanted = run_file(path.s, NULL);
+    logits wanted = run_file(path.s, NULL, TOKENS);
     m.mtp_blocks = 1;
     m.metas = &no_key;
     for (int with_key = 0; with_key < 2; with_key++)
@@ -409,7 +271,7 @@ static void a1_draft_blocks_are_recognised(void **state) {
             assert_int_equal(ftk_engine_layers(engine), 4);
             assert_true(noted(engine, "1 MTP block (blk.4 up) recognised and left out"));
             assert_true(noted(engine, alone ? "4 of 80 tensors" : "20 of 96 tensors"));
-            logits found = run(engine, 0);
+            logits found = run(engine, TOKENS, 0);
             assert_same_bits(found, wanted, what.s);
             ftk_engine_close(engine);
             free(found.data);
@@ -464,7 +326,7 @@ static void a11_vectors_in_16_bits(void **state) {
     m.dims.used = m.dims.experts;
     m.types[FTI_SYNTH_DOWN] = FTK_TYPE_F32;
     text plain = write_model(&m, "plain.gguf"), path = in_scratch("narrow.gguf");
-    logits original = run_file(plain.s, NULL);
+    logits original = run_file(plain.s, NULL, TOKENS);
     for (size_t i = 0; i < FTI_COUNT(narrow_types); i++) {
         logits as[2];
         for (int stored = 0; stored < 2; stored++) {
@@ -472,7 +334,7 @@ static void a11_vectors_in_16_bits(void **state) {
             round_vectors(&e, narrow_types[i], stored);
             fti_ge_save(&e, path.s);
             fti_ge_free(&e);
-            as[stored] = run_file(path.s, NULL);
+            as[stored] = run_file(path.s, NULL, TOKENS);
         }
         assert_same_bits(as[1], as[0], "vectors in 16 bits against the same values in 32");
         double d = largest_difference(as[1], original) / deviation(original);
@@ -490,7 +352,7 @@ static void shards_compute_what_the_whole_does(void **state) {
     (void)state;
     fti_synth_model m = small_model();
     text plain = write_model(&m, "plain.gguf");
-    logits wanted = run_file(plain.s, NULL);
+    logits wanted = run_file(plain.s, NULL, TOKENS);
     fti_gguf_edit e = fti_ge_load(plain.s);
     uint32_t count = (uint32_t)e.count;
     const size_t firsts[] = {0, 0, 31, count};
@@ -507,14 +369,14 @@ static void shards_compute_what_the_whole_does(void **state) {
         json_t *file = json_object_get(provenance, "checkpoint");
         assert_int_equal(json_integer_value(json_object_get(file, "shards")), 3);
         json_decref(provenance);
-        logits found = run(engine, 0);
+        logits found = run(engine, TOKENS, 0);
         assert_same_bits(found, wanted, path.s);
         ftk_engine_close(engine);
         free(found.data);
     }
     unlink(format("%s/s-00002-of-00003.gguf", scratch).s);
-    expect_refused(format("%s/s-00003-of-00003.gguf", scratch).s, FTK_E_CKPT_READ,
-                   "2 ('s-00002-of-00003.gguf') is missing");
+    expect_planned_refused(format("%s/s-00003-of-00003.gguf", scratch).s, FTK_E_CKPT_READ,
+                           "2 ('s-00002-of-00003.gguf') is missing");
     free(wanted.data);
 }
 
@@ -522,7 +384,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_other_type_throughout),
         cmocka_unit_test(types_that_are_refused_by_name),
-        cmocka_unit_test(factors_of_nvfp4_are_refused),
         cmocka_unit_test(gate_and_up_in_one_tensor),
         cmocka_unit_test(query_key_value_in_one_tensor),
         cmocka_unit_test(fused_tensors_of_a_wrong_shape),

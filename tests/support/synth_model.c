@@ -12,8 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "freetoken/device/base.h"
 #include "freetoken/provider.h"
+#include "synth_blocks.h"
+#include "synth_vocabulary.h"
 
 #define COUNT(array)  (sizeof(array) / sizeof((array)[0]))
 #define MAX_THREADS   64u
@@ -88,49 +89,14 @@ fti_synth_model fti_synth_medium(void) {
     return m;
 }
 
-/* ---- random numbers ---- */
-
-static uint64_t next(uint64_t *state) {
-    *state += 0x9e3779b97f4a7c15u;
-    __extension__ unsigned __int128 product = (unsigned __int128)*state *
-                                              (*state ^ 0xe7037ed1a0b428dbu);
-    return (uint64_t)(product >> 64) ^ (uint64_t)product;
-}
-
-static float uniform(uint64_t *state) {
-    return (float)(next(state) >> 40) * 0x1p-24f;
-}
-
-/* Nearly normal, of mean 0 and deviation 1: the sum of four 16-bit numbers. */
-static float normal(uint64_t *state) {
-    uint64_t r = next(state);
-    int32_t sum = (int32_t)(r & 0xffffu) + (int32_t)(r >> 16 & 0xffffu) +
-                  (int32_t)(r >> 32 & 0xffffu) + (int32_t)(r >> 48);
-    return ((float)sum - 131070.0f) * (1.0f / 37837.0f);
-}
-
-static void random_bytes(uint8_t *p, size_t count, uint64_t *state) {
-    for (size_t i = 0; i < count; i += 8) {
-        uint64_t r = next(state);
-        memcpy(p + i, &r, count - i < 8 ? count - i : 8);
-    }
-}
-
 /* ---- tensors ---- */
-
-typedef enum content {
-    WEIGHT,      /* mean 0 */
-    NORM,        /* mean 1 */
-    DECAY,       /* ssm_a: negative */
-    STEP_OFFSET, /* ssm_dt: softplus of it is 0.001 to 0.1 */
-} content;
 
 typedef struct tensor {
     char name[64];
     uint32_t type;
     uint32_t n_dims;
     uint64_t dims[3];
-    content content;
+    fti_synth_content content;
     float deviation;
     uint64_t offset;
     uint64_t bytes;
@@ -157,181 +123,11 @@ typedef struct writer {
     int error; /* errno of the first failure */
 } writer;
 
-typedef struct filler {
-    const tensor *t;
-    uint64_t state;
-    uint16_t scale[8];   /* of a block, one is drawn for each */
-    uint16_t minimum[8]; /* K-quants: what makes the block's mean 0 */
-} filler;
+/* For refusals: nothing is written for it. */
+static const fti_synth_type iq2_xxs = {.type = 16, .elements = 256, .bytes = 66};
 
-static float float_value(filler *f) {
-    float x = f->t->deviation * normal(&f->state);
-    switch (f->t->content) {
-    case NORM: return 1.0f + x;
-    case DECAY: return -(0.5f + 15.5f * uniform(&f->state));
-    case STEP_OFFSET: return -6.907f + 4.655f * uniform(&f->state);
-    default: return x;
-    }
-}
-
-static void fill_f32(filler *f, uint8_t *p) {
-    float x = float_value(f);
-    memcpy(p, &x, sizeof x);
-}
-
-static void fill_f16(filler *f, uint8_t *p) {
-    uint16_t h = ftk_f32_to_f16(float_value(f));
-    memcpy(p, &h, sizeof h);
-}
-
-static void fill_bf16(filler *f, uint8_t *p) {
-    uint16_t h = (uint16_t)((ftk_f32_bits(float_value(f)) + 0x8000u) >> 16);
-    memcpy(p, &h, sizeof h);
-}
-
-static void fill_q8_0(filler *f, uint8_t *p) {
-    memcpy(p, &f->scale[next(&f->state) >> 61], 2);
-    random_bytes(p + 2, 32, &f->state);
-    for (size_t i = 2; i < 34; i++)
-        if (p[i] == 0x80) p[i] = 0; /* -128 is no quant of this type */
-}
-
-/* Header of a Q4_K or Q5_K block. Each of the eight 6-bit minimums equals its
- * scale, and both are 32 to 63. */
-static void fill_k_header(filler *f, uint8_t *p) {
-    uint64_t pick = next(&f->state) >> 61, r = next(&f->state);
-    uint32_t low = (uint32_t)r | 0xa0a0a0a0u, high = (uint32_t)(r >> 32) & 0x0f0f0f0fu;
-    high |= high << 4;
-    memcpy(p, &f->scale[pick], 2);
-    memcpy(p + 2, &f->minimum[pick], 2);
-    memcpy(p + 4, &low, 4);
-    memcpy(p + 8, &low, 4);
-    memcpy(p + 12, &high, 4);
-}
-
-static void fill_q4_k(filler *f, uint8_t *p) {
-    fill_k_header(f, p);
-    random_bytes(p + 16, 128, &f->state);
-}
-
-static void fill_q5_k(filler *f, uint8_t *p) {
-    fill_k_header(f, p);
-    random_bytes(p + 16, 160, &f->state);
-}
-
-static void fill_q6_k(filler *f, uint8_t *p) {
-    random_bytes(p, 208, &f->state);
-    memcpy(p + 208, &f->scale[next(&f->state) >> 61], 2);
-}
-
-/* Blocks of a scale, in some types a minimum, and quants of `bytes` in all. */
-static void fill_scaled(filler *f, uint8_t *p, size_t at, size_t bytes) {
-    memcpy(p + at, &f->scale[next(&f->state) >> 61], 2);
-    random_bytes(p + at + 2, bytes - 2, &f->state);
-}
-
-static void fill_q4_0(filler *f, uint8_t *p) {
-    fill_scaled(f, p, 0, 18);
-}
-
-static void fill_q5_0(filler *f, uint8_t *p) {
-    fill_scaled(f, p, 0, 22);
-}
-
-/* The minimum of these is added, so that it has the opposite sign. */
-static void fill_with_minimum(filler *f, uint8_t *p, size_t bytes) {
-    uint64_t pick = next(&f->state) >> 61;
-    uint16_t minimum = f->minimum[pick] ^ 0x8000u;
-    memcpy(p, &f->scale[pick], 2);
-    memcpy(p + 2, &minimum, 2);
-    random_bytes(p + 4, bytes - 4, &f->state);
-}
-
-static void fill_q4_1(filler *f, uint8_t *p) {
-    fill_with_minimum(f, p, 20);
-}
-
-static void fill_q5_1(filler *f, uint8_t *p) {
-    fill_with_minimum(f, p, 24);
-}
-
-/* Scale and minimum of 16 columns are equal, 8 to 15. */
-static void fill_q2_k(filler *f, uint8_t *p) {
-    uint64_t pick = next(&f->state) >> 61;
-    random_bytes(p, 80, &f->state);
-    for (size_t i = 0; i < 16; i++) p[i] = (uint8_t)(((p[i] & 15u) | 8u) * 17u);
-    memcpy(p + 80, &f->scale[pick], 2);
-    memcpy(p + 82, &f->minimum[pick], 2);
-}
-
-static void fill_q3_k(filler *f, uint8_t *p) {
-    random_bytes(p, 108, &f->state);
-    memcpy(p + 108, &f->scale[next(&f->state) >> 61], 2);
-}
-
-static void fill_iq4_xs(filler *f, uint8_t *p) {
-    fill_scaled(f, p, 0, 136);
-}
-
-/* The power of two that is nearest to the tensor's scale, or the one below. */
-static void fill_mxfp4(filler *f, uint8_t *p) {
-    uint64_t r = next(&f->state);
-    p[0] = (uint8_t)(128 + ilogbf(ftk_f16_to_f32(f->scale[r >> 61])) - (int)(r & 1u));
-    random_bytes(p + 1, 16, &f->state);
-}
-
-/* Scales of three significant bits about the tensor's. */
-static void fill_nvfp4(filler *f, uint8_t *p) {
-    int exponent = ilogbf(ftk_f16_to_f32(f->scale[next(&f->state) >> 61])) + 8;
-    uint64_t r = next(&f->state);
-    for (size_t i = 0; i < 4; i++, r >>= 3)
-        p[i] = (uint8_t)((exponent < 1 ? 1 : exponent) << 3 | (int)(r & 7u));
-    random_bytes(p + 4, 32, &f->state);
-}
-
-/* unit: deviation of what a block stores when its scale is 1. middle: mean of its
- * quants, where a minimum is to cancel it. A row without `fill` is for refusals. */
-typedef struct block_type {
-    uint32_t type;
-    uint32_t elements, bytes;
-    float unit, middle;
-    void (*fill)(filler *, uint8_t *);
-} block_type;
-
-static const block_type block_types[] = {
-    {FTK_TYPE_F32, 1, 4, 1, 0, fill_f32},
-    {FTK_TYPE_F16, 1, 2, 1, 0, fill_f16},
-    {FTK_TYPE_BF16, 1, 2, 1, 0, fill_bf16},
-    {FTK_TYPE_Q8_0, 32, 34, 73.9f, 0, fill_q8_0},
-    {FTK_TYPE_Q4_K, 256, 144, 223.1f, 7.5f, fill_q4_k},
-    {FTK_TYPE_Q5_K, 256, 176, 446.7f, 15.5f, fill_q5_k},
-    {FTK_TYPE_Q6_K, 256, 210, 1365.0f, 0, fill_q6_k},
-    {FTK_TYPE_Q4_0, 32, 18, 4.64f, 0, fill_q4_0},
-    {FTK_TYPE_Q4_1, 32, 20, 4.61f, 7.5f, fill_q4_1},
-    {FTK_TYPE_Q5_0, 32, 22, 9.25f, 0, fill_q5_0},
-    {FTK_TYPE_Q5_1, 32, 24, 9.23f, 15.5f, fill_q5_1},
-    {FTK_TYPE_Q2_K, 256, 84, 13.1f, 1.5f, fill_q2_k},
-    {FTK_TYPE_Q3_K, 256, 110, 43.3f, 0, fill_q3_k},
-    {FTK_TYPE_IQ4_NL, 32, 18, 67.4f, 0, fill_q4_0},
-    {FTK_TYPE_IQ4_XS, 256, 136, 1246.0f, 0, fill_iq4_xs},
-    {FTK_TYPE_MXFP4, 32, 17, 3.2f, 0, fill_mxfp4},
-    {FTK_TYPE_NVFP4, 64, 36, 5.85f, 0, fill_nvfp4},
-    {16u /* IQ2_XXS */, 256, 66, 1, 0, NULL},
-};
-
-static const block_type *find_type(uint32_t type) {
-    for (size_t i = 0; i < COUNT(block_types); i++)
-        if (block_types[i].type == type) return &block_types[i];
-    return NULL;
-}
-
-/* The deviation varies by block, as it does in real files. */
-static void start_filling(filler *f, const block_type *type) {
-    for (size_t i = 0; i < COUNT(f->scale); i++) {
-        float x = f->t->deviation / type->unit * (0.72f + 0.08f * (float)i);
-        f->scale[i] = ftk_f32_to_f16(x);
-        f->minimum[i] = ftk_f32_to_f16(x * type->middle);
-    }
+static const fti_synth_type *find_type(uint32_t type) {
+    return type == iq2_xxs.type ? &iq2_xxs : fti_synth_find_type(type);
 }
 
 static uint64_t name_key(const char *name) {
@@ -387,8 +183,8 @@ typedef struct shape {
     uint64_t columns, rows, slices;
 } shape;
 
-static void add_named(writer *w, uint32_t layer, const char *name, uint32_t type, content kind,
-                      float deviation, shape s) {
+static void add_named(writer *w, uint32_t layer, const char *name, uint32_t type,
+                      fti_synth_content kind, float deviation, shape s) {
     tensor t = {.type = type,
                 .content = kind,
                 .deviation = deviation,
@@ -412,11 +208,11 @@ static float spread(uint64_t inputs) {
 
 static void add_weight(writer *w, uint32_t layer, const char *name, uint32_t type, float gain,
                        shape s) {
-    add_named(w, layer, name, type, WEIGHT, gain * spread(s.columns), s);
+    add_named(w, layer, name, type, FTI_SYNTH_WEIGHT, gain * spread(s.columns), s);
 }
 
 static void add_norm(writer *w, uint32_t layer, const char *name, uint64_t size) {
-    add_named(w, layer, name, FTK_TYPE_F32, NORM, 0.1f, (shape){size, 0, 0});
+    add_named(w, layer, name, FTK_TYPE_F32, FTI_SYNTH_NORM, 0.1f, (shape){size, 0, 0});
 }
 
 /* ---- the architecture ---- */
@@ -465,10 +261,10 @@ static void add_linear_attention(writer *w, uint32_t layer) {
     shape per_head = {d->value_heads, 0, 0};
     add_weight(w, layer, "attn_qkv.weight", type, 1, (shape){d->hidden, 2 * key + value, 0});
     add_weight(w, layer, "attn_gate.weight", type, 1, (shape){d->hidden, value, 0});
-    add_named(w, layer, "ssm_conv1d.weight", FTK_TYPE_F32, WEIGHT, 0.5f,
+    add_named(w, layer, "ssm_conv1d.weight", FTK_TYPE_F32, FTI_SYNTH_WEIGHT, 0.5f,
               (shape){d->conv, 2 * key + value, 0});
-    add_named(w, layer, "ssm_dt.bias", FTK_TYPE_F32, STEP_OFFSET, 0, per_head);
-    add_named(w, layer, "ssm_a", FTK_TYPE_F32, DECAY, 0, per_head);
+    add_named(w, layer, "ssm_dt.bias", FTK_TYPE_F32, FTI_SYNTH_STEP, 0, per_head);
+    add_named(w, layer, "ssm_a", FTK_TYPE_F32, FTI_SYNTH_DECAY, 0, per_head);
     add_weight(w, layer, "ssm_beta.weight", small, 1, (shape){d->hidden, d->value_heads, 0});
     add_weight(w, layer, "ssm_alpha.weight", small, 0.5f, (shape){d->hidden, d->value_heads, 0});
     add_norm(w, layer, "ssm_norm.weight", d->state);
@@ -499,13 +295,14 @@ static void add_all(writer *w) {
     const fti_synth_model *m = w->m;
     const fti_synth_dims *d = &m->dims;
     shape table = {d->hidden, d->vocabulary, 0};
-    add_named(w, NO_LAYER, "token_embd.weight", m->types[FTI_SYNTH_EMBEDDING], WEIGHT, 1, table);
+    add_named(w, NO_LAYER, "token_embd.weight", m->types[FTI_SYNTH_EMBEDDING], FTI_SYNTH_WEIGHT, 1,
+              table);
     add_norm(w, NO_LAYER, "output_norm.weight", d->hidden);
     add_weight(w, NO_LAYER, "output.weight", m->types[FTI_SYNTH_OUTPUT], 2.5f, table);
     for (uint32_t i = 0; i < d->layers; i++) add_block(w, i, (i + 1) % d->interval != 0);
     for (uint32_t i = 0; i < m->mtp_blocks; i++) add_mtp_block(w, d->layers + i);
     for (size_t i = 0; i < m->extra_count; i++)
-        add_named(w, NO_LAYER, m->extras[i].name, m->extras[i].type, WEIGHT, 0.02f,
+        add_named(w, NO_LAYER, m->extras[i].name, m->extras[i].type, FTI_SYNTH_WEIGHT, 0.02f,
                   (shape){m->extras[i].columns, m->extras[i].rows, 0});
 }
 
@@ -518,7 +315,7 @@ static ftk_status lay_out(writer *w, uint64_t *end, ftk_error *err) {
     *end = 0;
     for (size_t i = 0; i < w->tensor_count; i++) {
         tensor *t = &w->tensors[i];
-        const block_type *type = find_type(t->type);
+        const fti_synth_type *type = find_type(t->type);
         if (!type)
             return refuse(err, FTK_E_ARGUMENT, "tensor %s: type %u is not one that can be written",
                           t->name, t->type);
@@ -629,155 +426,51 @@ static void integer_key(writer *w, const char *key, uint64_t value) {
 
 /* ---- the tokenizer ---- */
 
-static const struct {
-    const char *text;
-    uint32_t type; /* 3 control, 4 user-defined */
-} specials[] = {
-    {"<|endoftext|>", 3},
-    {"<|im_start|>", 3},
-    {"<|im_end|>", 3},
-    {"<|object_ref_start|>", 3},
-    {"<|object_ref_end|>", 3},
-    {"<|box_start|>", 3},
-    {"<|box_end|>", 3},
-    {"<|quad_start|>", 3},
-    {"<|quad_end|>", 3},
-    {"<|vision_start|>", 3},
-    {"<|vision_end|>", 3},
-    {"<|vision_pad|>", 3},
-    {"<|image_pad|>", 3},
-    {"<|video_pad|>", 3},
-    {"<tool_call>", 4},
-    {"</tool_call>", 4},
-    {"<|fim_prefix|>", 3},
-    {"<|fim_middle|>", 3},
-    {"<|fim_suffix|>", 3},
-    {"<|fim_pad|>", 3},
-    {"<|repo_name|>", 3},
-    {"<|file_sep|>", 3},
-    {"<tool_response>", 4},
-    {"</tool_response>", 4},
-    {"<think>", 4},
-    {"</think>", 4},
-};
-#define BYTE_TOKENS 256u
-#define MAX_TOKENS  400000u /* less than there are merges to make */
+#define MAX_TOKENS 400000u /* less than there are merges to make */
 
-/* One merge: two texts that are tokens already, and become one. */
-typedef struct merge {
-    char left[8], right[8];
-} merge;
-
-typedef struct vocabulary {
-    char bytes[BYTE_TOKENS][4];
-    merge *merges;
-    uint32_t merge_count;
-} vocabulary;
-
-static bool printable(uint32_t byte) {
-    return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+/* Tokens that are made of others. */
+static uint32_t merge_count(const writer *w) {
+    return w->m->dims.vocabulary - FTI_SYNTH_BYTE_TOKENS - FTI_SYNTH_SPECIALS;
 }
 
-/* Byte-level BPE writes a printable byte as itself, the n-th of the others as
- * character 256 + n. */
-static void byte_text(uint32_t byte, uint32_t nth_other, char out[4]) {
-    uint32_t c = printable(byte) ? byte : 256 + nth_other;
-    memset(out, 0, 4);
-    if (c < 128) {
-        out[0] = (char)c;
-        return;
-    }
-    out[0] = (char)(0xc0u | c >> 6);
-    out[1] = (char)(0x80u | (c & 63u));
-}
-
-static void list_bytes(vocabulary *v) {
-    uint32_t at = 0, others = 0;
-    for (uint32_t b = 0; b < BYTE_TOKENS; b++)
-        if (printable(b)) byte_text(b, 0, v->bytes[at++]);
-    for (uint32_t b = 0; b < BYTE_TOKENS; b++)
-        if (!printable(b)) byte_text(b, others++, v->bytes[at++]);
-}
-
-#define LETTERS "etaoinshrdlcumwfgypbvkjxqz" /* in the order of their use in English */
-
-/* A space as byte-level BPE writes it. */
-static char *put_space(char *out) {
-    *out++ = (char)0xc4;
-    *out++ = (char)0xa0;
-    return out;
-}
-
-/* The `n` letters of the number `index` in base 26. */
-static char *put_letters(char *out, uint32_t index, uint32_t n) {
-    for (uint32_t i = n; i-- > 0; index /= 26) out[i] = LETTERS[index % 26];
-    return out + n;
-}
-
-/* Merges in order of rank: two letters; a space and one, two letters; three letters;
- * a space and three; four letters. Each text is made in one way only. */
-static void list_merges(vocabulary *v, uint32_t wanted) {
-    static const struct {
-        uint32_t space, left, right; /* letters on each side */
-        uint32_t count;
-    } forms[] = {{0, 1, 1, 676},   {1, 0, 1, 26},    {1, 1, 1, 676},
-                 {0, 2, 1, 17576}, {1, 2, 1, 17576}, {0, 2, 2, 456976}};
-    for (size_t f = 0; f < COUNT(forms); f++) {
-        uint32_t divisor = forms[f].right == 2 ? 676 : 26;
-        for (uint32_t i = 0; i < forms[f].count && v->merge_count < wanted; i++) {
-            merge *m = &v->merges[v->merge_count++];
-            char *left = m->left;
-            if (forms[f].space) left = put_space(left);
-            put_letters(left, i / divisor, forms[f].left);
-            put_letters(m->right, i % divisor, forms[f].right);
-        }
-    }
-}
-
-static void put_tokens(writer *w, const vocabulary *v) {
+/* A merge's two texts with `between` in the middle. */
+static void put_merge(writer *w, uint32_t rank, const char *between) {
     char text[24];
+    fti_synth_merge m = fti_synth_merge_of(rank);
+    snprintf(text, sizeof text, "%s%s%s", m.left, between, m.right);
+    put_string(w, text);
+}
+
+static void put_tokens(writer *w) {
+    char text[4];
     put_array(w, "tokenizer.ggml.tokens", FTI_SYNTH_STRING, w->m->dims.vocabulary);
-    for (uint32_t i = 0; i < BYTE_TOKENS; i++) put_string(w, v->bytes[i]);
-    for (uint32_t i = 0; i < v->merge_count; i++) {
-        snprintf(text, sizeof text, "%s%s", v->merges[i].left, v->merges[i].right);
+    for (uint32_t i = 0; i < FTI_SYNTH_BYTE_TOKENS; i++) {
+        fti_synth_byte_token(i, text);
         put_string(w, text);
     }
-    for (size_t i = 0; i < COUNT(specials); i++) put_string(w, specials[i].text);
+    for (uint32_t i = 0; i < merge_count(w); i++) put_merge(w, i, "");
+    for (size_t i = 0; i < FTI_SYNTH_SPECIALS; i++) put_string(w, fti_synth_specials[i].text);
 }
 
-static void put_token_types(writer *w, const vocabulary *v) {
+static void put_token_types(writer *w) {
     put_array(w, "tokenizer.ggml.token_type", FTI_SYNTH_I32, w->m->dims.vocabulary);
-    for (uint32_t i = 0; i < BYTE_TOKENS + v->merge_count; i++) put_u32(w, 1);
-    for (size_t i = 0; i < COUNT(specials); i++) put_u32(w, specials[i].type);
+    for (uint32_t i = 0; i < FTI_SYNTH_BYTE_TOKENS + merge_count(w); i++) put_u32(w, 1);
+    for (size_t i = 0; i < FTI_SYNTH_SPECIALS; i++) put_u32(w, fti_synth_specials[i].type);
 }
 
-static void put_merges(writer *w, const vocabulary *v) {
-    char text[24];
-    put_array(w, "tokenizer.ggml.merges", FTI_SYNTH_STRING, v->merge_count);
-    for (uint32_t i = 0; i < v->merge_count; i++) {
-        snprintf(text, sizeof text, "%s %s", v->merges[i].left, v->merges[i].right);
-        put_string(w, text);
-    }
+static void put_merges(writer *w) {
+    put_array(w, "tokenizer.ggml.merges", FTI_SYNTH_STRING, merge_count(w));
+    for (uint32_t i = 0; i < merge_count(w); i++) put_merge(w, i, " ");
 }
 
 static void put_vocabulary(writer *w) {
-    vocabulary v = {.merge_count = 0};
-    uint32_t merges = w->m->dims.vocabulary - BYTE_TOKENS - (uint32_t)COUNT(specials);
-    v.merges = calloc(merges + 1, sizeof *v.merges);
-    if (!v.merges) {
-        w->failed = true;
-        return;
-    }
-    list_bytes(&v);
-    list_merges(&v, merges);
-    if (!given(w, "tokenizer.ggml.tokens")) put_tokens(w, &v);
-    if (!given(w, "tokenizer.ggml.token_type")) put_token_types(w, &v);
-    if (!given(w, "tokenizer.ggml.merges")) put_merges(w, &v);
-    free(v.merges);
+    if (!given(w, "tokenizer.ggml.tokens")) put_tokens(w);
+    if (!given(w, "tokenizer.ggml.token_type")) put_token_types(w);
+    if (!given(w, "tokenizer.ggml.merges")) put_merges(w);
 }
 
 static void put_tokenizer(writer *w) {
-    uint64_t first_special = w->m->dims.vocabulary - COUNT(specials);
+    uint64_t first_special = w->m->dims.vocabulary - FTI_SYNTH_SPECIALS;
     text_key(w, "tokenizer.ggml.model", "gpt2");
     text_key(w, "tokenizer.ggml.pre", "qwen35");
     put_vocabulary(w);
@@ -918,12 +611,10 @@ static bool take_chunk(writer *w, chunk *c) {
     return left;
 }
 
-static void fill_chunk(const writer *w, const chunk *c, const block_type *type, uint8_t *out) {
-    filler f = {.t = c->t};
-    uint64_t start = w->m->seed * 0xd6e8feb86659fd93u ^ c->t->key ^ c->first << 1;
-    f.state = next(&start) ^ start << 1;
-    start_filling(&f, type);
-    for (uint64_t i = 0; i < c->count; i++) type->fill(&f, out + i * type->bytes);
+static void fill_chunk(const writer *w, const chunk *c, uint8_t *out) {
+    fti_synth_values values = {c->t->type, c->t->content, c->t->deviation};
+    uint64_t stream = w->m->seed * 0xd6e8feb86659fd93u ^ c->t->key ^ c->first << 1;
+    fti_synth_fill(&values, fti_synth_next(&stream), 0, c->count, out);
 }
 
 /* 0, or an errno. */
@@ -952,9 +643,9 @@ static void *write_chunks(void *argument) {
     if (!buffer) keep_error(w, ENOMEM);
     chunk c;
     while (buffer && take_chunk(w, &c)) {
-        const block_type *type = find_type(c.t->type);
+        const fti_synth_type *type = find_type(c.t->type);
         if (!type->fill) continue; /* the file has zeros there */
-        fill_chunk(w, &c, type, buffer);
+        fill_chunk(w, &c, buffer);
         uint64_t offset = w->size + c.t->offset + c.first * type->bytes;
         int error = write_at(w->fd, buffer, (size_t)(c.count * type->bytes), offset);
         if (error) keep_error(w, error);
@@ -1007,7 +698,7 @@ static ftk_status build(writer *w, const char *path, ftk_error *err) {
 }
 
 static ftk_status check(const fti_synth_model *m, ftk_error *err) {
-    uint32_t fewest = BYTE_TOKENS + (uint32_t)COUNT(specials);
+    uint32_t fewest = FTI_SYNTH_BYTE_TOKENS + FTI_SYNTH_SPECIALS;
     if (m->dims.vocabulary < fewest || m->dims.vocabulary > MAX_TOKENS)
         return refuse(err, FTK_E_ARGUMENT, "vocabulary of %u tokens, wanted %u to %u",
                       m->dims.vocabulary, fewest, MAX_TOKENS);

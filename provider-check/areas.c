@@ -1,0 +1,285 @@
+/*
+ * areas.c: a model's memory by its plan, each part with guard bytes around it. Weights
+ * are read where the checkpoint is mapped, read-only, so that who writes to them is
+ * stopped there.
+ */
+#include "mock.h"
+
+#include <stdlib.h>
+
+#define WEIGHT_ALIGN 32u
+#define SLOT_GAP     64u /* bytes between the states of two sequences */
+#define SLOT_BYTE    0xB5u
+
+static const ftk_tensor_plan *tensor_at(const ftk_plan *p, uint64_t i) {
+    return (const ftk_tensor_plan *)(const void *)((const char *)p->tensors + i * p->tensor_stride);
+}
+
+static const ftk_bank_part *bank_at(const ftk_plan *p, uint64_t i) {
+    return (const ftk_bank_part *)(const void *)((const char *)p->bank_parts +
+                                                 i * p->bank_part_stride);
+}
+
+static const ftk_kv_layer *kv_at(const ftk_plan *p, uint64_t i) {
+    return (const ftk_kv_layer *)(const void *)((const char *)p->kv_layers +
+                                                i * p->kv_layer_stride);
+}
+
+/* ---- the plan ---- */
+
+/* Bytes of a row, 0 if the type has none or cols is no multiple of its block. */
+static uint64_t row_bytes_of(uint32_t type, uint64_t cols) {
+    uint32_t elements, bytes;
+    uint64_t out;
+    if (!fti_type_block(type, &elements, &bytes) || cols == 0 || cols % elements) return 0;
+    return fti_mul_u64(cols / elements, bytes, &out) ? out : 0;
+}
+
+static bool lies_inside(uint64_t offset, uint64_t bytes, uint64_t count, uint64_t stride,
+                        uint64_t size) {
+    uint64_t end;
+    return count > 0 && fti_mul_u64(stride, count - 1, &end) && fti_add_u64(end, offset, &end) &&
+           fti_add_u64(end, bytes, &end) && end <= size;
+}
+
+static const fti_tensor *source_of(const fti_pc_mock *m, uint64_t index) {
+    const fti_checkpoint *c = m->target->checkpoint;
+    return index < fti_checkpoint_tensor_count(c) ? fti_checkpoint_tensor(c, (size_t)index) : NULL;
+}
+
+static bool check_tensor(const fti_pc_mock *m, const ftk_tensor_plan *t) {
+    uint64_t row = row_bytes_of(t->type, t->cols), bytes = 0;
+    bool shaped = row > 0 && t->rows > 0 && fti_mul_u64(row, t->rows, &bytes);
+    if (!fti_pc_check(shaped, "the plan of %.*s: %llu x %llu and type %s do not go together",
+                      FTI_STR_ARGS(t->name), (unsigned long long)t->rows,
+                      (unsigned long long)t->cols, fti_type_name(t->type)))
+        return false;
+    if (t->source == FTK_SOURCE_COMPUTED) return true;
+    const fti_tensor *source = source_of(m, t->tensor);
+    return fti_pc_check(t->source == FTK_SOURCE_TENSOR && source && source->type == t->type &&
+                            lies_inside(t->offset, bytes, 1, 0, source->bytes),
+                        "the plan of %.*s: its source is no tensor of that type that holds it",
+                        FTI_STR_ARGS(t->name));
+}
+
+static bool check_bank(const fti_pc_mock *m, const ftk_bank_part *b) {
+    uint64_t row = row_bytes_of(b->type, b->cols), bytes = 0;
+    const fti_tensor *source = source_of(m, b->tensor);
+    bool good = row > 0 && b->rows > 0 && fti_mul_u64(row, b->rows, &bytes) && source &&
+                source->type == b->type && b->used > 0 && b->used <= b->experts &&
+                lies_inside(b->offset, bytes, b->experts, b->expert_stride, source->bytes);
+    return fti_pc_check(good,
+                        "the plan of part %.*s in layer %u: its experts do not lie in a "
+                        "tensor of its type",
+                        FTI_STR_ARGS(b->part), b->layer);
+}
+
+static bool check_kv(const ftk_kv_layer *kv) {
+    return fti_pc_check(kv->kv_heads > 0 && kv->key_dim > 0 && kv->value_dim > 0 &&
+                            kv->kv_heads <= 4096 && kv->key_dim <= 4096 && kv->value_dim <= 4096,
+                        "the plan of the keys and values of layer %u has an impossible shape",
+                        kv->layer);
+}
+
+ftk_status fti_pc_check_plan(fti_pc_mock *m) {
+    const ftk_plan *p = &m->plan;
+    bool good = fti_pc_check(
+        (p->tensor_count == 0 || (p->tensors && p->tensor_stride >= sizeof(ftk_tensor_plan))) &&
+            (p->bank_part_count == 0 ||
+             (p->bank_parts && p->bank_part_stride >= sizeof(ftk_bank_part))) &&
+            (p->kv_layer_count == 0 ||
+             (p->kv_layers && p->kv_layer_stride >= sizeof(ftk_kv_layer))),
+        "the plan lacks an array or its stride");
+    for (uint64_t i = 0; good && i < p->tensor_count; i++) good = check_tensor(m, tensor_at(p, i));
+    for (uint64_t i = 0; good && i < p->bank_part_count; i++) good = check_bank(m, bank_at(p, i));
+    for (uint64_t i = 0; good && i < p->kv_layer_count; i++) good = check_kv(kv_at(p, i));
+    for (uint32_t i = 1; good && i < FTI_PC_BUCKETS; i++)
+        good = fti_pc_check(m->workspace_bytes[i] <= m->workspace_bytes[i - 1],
+                            "the plan states %llu bytes of workspace for %u rows, and fewer for %u",
+                            (unsigned long long)m->workspace_bytes[i], fti_pc_buckets[i],
+                            fti_pc_buckets[i - 1]);
+    return good ? FTK_OK : FTK_E_PROVIDER_CONTRACT;
+}
+
+/* ---- weights ---- */
+
+static fti_pc_area *chain(fti_pc_area **list, fti_pc_area *area) {
+    if (!area) return NULL;
+    area->next = *list;
+    *list = area;
+    return area;
+}
+
+/* Where `count` pieces of `bytes` can be read, `*stride` apart: in place or copied. */
+static const void *place(fti_pc_mock *m, uint64_t tensor, uint64_t offset, uint64_t bytes,
+                         uint64_t count, uint64_t *stride) {
+    const char *from = (const char *)fti_checkpoint_payload(m->target->checkpoint, (size_t)tensor) +
+                       offset;
+    if ((uintptr_t)from % WEIGHT_ALIGN == 0) return from;
+    fti_pc_area *copy = chain(&m->owned, fti_pc_area_new("a weight", bytes * count, 0));
+    if (!copy) return NULL;
+    for (uint64_t i = 0; i < count; i++)
+        memcpy(copy->data + i * bytes, from + i * *stride, (size_t)bytes);
+    *stride = bytes;
+    return copy->data;
+}
+
+static bool make_tensor(fti_pc_mock *m, uint64_t i) {
+    const ftk_tensor_plan *t = tensor_at(&m->plan, i);
+    uint64_t row = row_bytes_of(t->type, t->cols), stride = 0;
+    const void *data;
+    if (t->source == FTK_SOURCE_COMPUTED) {
+        fti_pc_area *area = chain(&m->owned,
+                                  fti_pc_area_new("a computed weight", row * t->rows, 0));
+        data = m->computed[i] = area ? area->data : NULL;
+    } else {
+        data = place(m, t->tensor, t->offset, row * t->rows, 1, &stride);
+    }
+    m->weights[i] = (ftk_weight){.struct_size = (uint32_t)sizeof(ftk_weight),
+                                 .type = t->type,
+                                 .layout = FTK_LAYOUT_RAW,
+                                 .rows = t->rows,
+                                 .cols = t->cols,
+                                 .row_bytes = row,
+                                 .data = data};
+    return data != NULL;
+}
+
+static bool make_bank(fti_pc_mock *m, uint64_t i) {
+    const ftk_bank_part *b = bank_at(&m->plan, i);
+    uint64_t row = row_bytes_of(b->type, b->cols), stride = b->expert_stride;
+    const void *data = place(m, b->tensor, b->offset, row * b->rows, b->experts, &stride);
+    m->banks[i] = (ftk_bank_view){.struct_size = (uint32_t)sizeof(ftk_bank_view),
+                                  .type = b->type,
+                                  .layout = FTK_LAYOUT_RAW,
+                                  .experts = b->experts,
+                                  .rows = b->rows,
+                                  .cols = b->cols,
+                                  .row_bytes = row,
+                                  .expert_stride = stride,
+                                  .base = data};
+    return data != NULL;
+}
+
+ftk_status fti_pc_make_weights(fti_pc_mock *m) {
+    const ftk_plan *p = &m->plan;
+    m->weights = calloc((size_t)p->tensor_count + 1, sizeof *m->weights);
+    m->computed = calloc((size_t)p->tensor_count + 1, sizeof *m->computed);
+    m->banks = calloc((size_t)p->bank_part_count + 1, sizeof *m->banks);
+    bool good = m->weights && m->computed && m->banks;
+    for (uint64_t i = 0; good && i < p->tensor_count; i++) good = make_tensor(m, i);
+    for (uint64_t i = 0; good && i < p->bank_part_count; i++) good = make_bank(m, i);
+    if (good) return FTK_OK;
+    fti_pc_skip("not enough memory for the weights of this checkpoint");
+    return FTK_E_NO_MEMORY;
+}
+
+/* ---- caches, workspace, arrays ---- */
+
+static bool make_kv(fti_pc_mock *m, uint64_t i) {
+    const ftk_kv_layer *l = kv_at(&m->plan, i);
+    uint64_t positions = (uint64_t)FTI_PC_SEQUENCES * FTI_PC_CONTEXT * l->kv_heads;
+    fti_pc_area *keys = chain(
+        &m->caches, fti_pc_area_new("the keys of a layer", positions * l->key_dim * 2, 0));
+    fti_pc_area *values = chain(
+        &m->caches, fti_pc_area_new("the values of a layer", positions * l->value_dim * 2, 0));
+    if (!keys || !values) return false;
+    m->kv[i] = (ftk_kv_view){.struct_size = (uint32_t)sizeof(ftk_kv_view),
+                             .type = FTK_TYPE_F16,
+                             .kv_heads = l->kv_heads,
+                             .key_dim = l->key_dim,
+                             .value_dim = l->value_dim,
+                             .page_tokens = FTI_PC_PAGE_TOKENS,
+                             .keys = keys->data,
+                             .values = values->data};
+    return true;
+}
+
+static bool make_step_areas(fti_pc_mock *m) {
+    uint64_t arrays = 8 * FTI_PC_MAX_ROWS + FTI_PC_SEQUENCES * (FTI_PC_BLOCKS + 2) + 64;
+    bool good = true;
+    for (uint32_t i = 0; i < FTI_PC_BUCKETS; i++) {
+        m->workspace[i] = fti_pc_area_new("the workspace", m->workspace_bytes[i], 0);
+        good = good && m->workspace[i];
+    }
+    m->logits = fti_pc_area_new("the logits",
+                                (uint64_t)FTI_PC_MAX_ROWS * m->info.vocabulary * sizeof(float), 0);
+    m->layers = fti_pc_area_new(
+        "the layer outputs",
+        (uint64_t)FTI_PC_MAX_ROWS * m->info.hidden * m->info.layers * sizeof(float), 0);
+    m->arrays = fti_pc_area_new("the step's arrays", arrays * sizeof(int32_t), 0);
+    if (!m->arrays) return false;
+    m->arrays_copy = calloc(1, (size_t)m->arrays->bytes);
+    m->step_workspace = m->workspace[0];
+    return good && m->logits && m->layers && m->arrays_copy;
+}
+
+ftk_status fti_pc_make_caches(fti_pc_mock *m) {
+    m->kv = calloc((size_t)m->plan.kv_layer_count + 1, sizeof *m->kv);
+    m->slot_stride = (m->plan.state_bytes + SLOT_GAP + 63) / 64 * 64;
+    m->state = fti_pc_area_new("the state", FTI_PC_SEQUENCES * m->slot_stride, SLOT_BYTE);
+    chain(&m->caches, m->state);
+    bool good = m->kv && m->state && make_step_areas(m);
+    for (uint64_t i = 0; good && i < m->plan.kv_layer_count; i++) good = make_kv(m, i);
+    if (good) return FTK_OK;
+    fti_pc_skip("not enough memory for caches and workspace of this checkpoint");
+    return FTK_E_NO_MEMORY;
+}
+
+static void free_chain(fti_pc_area *list) {
+    while (list) {
+        fti_pc_area *next = list->next;
+        fti_pc_area_free(list);
+        list = next;
+    }
+}
+
+void fti_pc_free_areas(fti_pc_mock *m) {
+    free_chain(m->owned);
+    free_chain(m->caches);
+    free_chain(m->blocks);
+    for (uint32_t i = 0; i < FTI_PC_BUCKETS; i++) fti_pc_area_free(m->workspace[i]);
+    fti_pc_area_free(m->logits);
+    fti_pc_area_free(m->layers);
+    fti_pc_area_free(m->arrays);
+    void *const tables[] = {m->weights, m->computed, m->banks, m->kv, m->arrays_copy};
+    for (size_t i = 0; i < FTI_COUNT(tables); i++) free(tables[i]);
+}
+
+/* ---- what was written where ---- */
+
+static void check_area(const fti_pc_area *area) {
+    if (area)
+        fti_pc_check(fti_pc_area_intact(area),
+                     "bytes before or behind %s (%llu bytes) were "
+                     "written",
+                     area->name, (unsigned long long)area->bytes);
+}
+
+static void check_chain(const fti_pc_area *list) {
+    for (; list; list = list->next) check_area(list);
+}
+
+static void check_slots(const fti_pc_mock *m) {
+    for (uint32_t s = 0; m->state && s < FTI_PC_SEQUENCES; s++)
+        for (uint64_t i = m->plan.state_bytes; i < m->slot_stride; i++)
+            if ((unsigned char)m->state->data[s * m->slot_stride + i] != SLOT_BYTE) {
+                fti_pc_find("bytes behind the %llu of a sequence's state were written",
+                            (unsigned long long)m->plan.state_bytes);
+                return;
+            }
+}
+
+void fti_pc_check_areas(fti_pc_mock *m) {
+    check_chain(m->owned);
+    check_chain(m->caches);
+    check_chain(m->blocks);
+    for (uint32_t i = 0; i < FTI_PC_BUCKETS; i++) check_area(m->workspace[i]);
+    check_area(m->logits);
+    check_area(m->layers);
+    check_area(m->arrays);
+    check_slots(m);
+    if (m->arrays && m->arrays_copy)
+        fti_pc_check(memcmp(m->arrays->data, m->arrays_copy, (size_t)m->arrays->bytes) == 0,
+                     "run wrote to the step's arrays, which it only reads");
+}

@@ -1,0 +1,252 @@
+/*
+ * exact.c: the promise that tokens are the same bytes: whatever else is in a step,
+ * however a prompt is cut, replayed or run, and on whatever thread.
+ */
+#include "mock.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define LENGTH   40u /* tokens of the sequence that is looked at: three pages */
+#define SUBJECT  7u  /* its tokens */
+#define TOGETHER 14u /* tokens of models that run at once */
+
+/* ---- logits by position ---- */
+
+typedef struct record {
+    float *logits; /* [LENGTH][vocabulary] */
+    uint64_t vocabulary;
+} record;
+
+static bool record_new(record *r, const fti_pc_mock *m) {
+    r->vocabulary = m->info.vocabulary;
+    r->logits = calloc(LENGTH * r->vocabulary, sizeof(float));
+    if (!r->logits) fti_pc_skip("not enough memory for logits");
+    return r->logits != NULL;
+}
+
+/* Row by row, alone: what everything else is held against. */
+static ftk_status record_alone(fti_pc_mock *m, record *r, uint32_t length) {
+    fti_pc_clear(m, 0);
+    for (uint32_t i = 0; i < length; i++) {
+        const fti_pc_part part = {SUBJECT, 0, i, 1, 1};
+        FTI_TRY(fti_pc_step(m, &part, 1, 1, 0));
+        memcpy(r->logits + i * r->vocabulary, fti_pc_logits(m, 0), r->vocabulary * sizeof(float));
+    }
+    return FTK_OK;
+}
+
+static void compare(const fti_pc_mock *m, const record *r, uint32_t row, uint32_t position,
+                    const char *how) {
+    fti_pc_at("position %u", position);
+    fti_pc_check(memcmp(r->logits + position * r->vocabulary, fti_pc_logits(m, row),
+                        r->vocabulary * sizeof(float)) == 0,
+                 "logits differ from those of the same tokens row by row, %s: what is computed at "
+                 "a position may depend on the tokens up to it alone",
+                 how);
+}
+
+/* ---- cuts, neighbours, padding ---- */
+
+/* The subject's rows of step after step, with what else is in the step. */
+typedef struct cut {
+    const char *how;
+    uint32_t rows[8]; /* of the subject, 0-terminated */
+    uint32_t before;  /* rows of a neighbour before it, and behind it */
+    uint32_t behind;
+    uint32_t padding;
+    uint8_t garbage; /* in workspace and caches */
+} cut;
+
+static const cut cuts[] = {
+    {"in chunks", {24, 16}, 0, 0, 0, 0x00},
+    {"over other contents of the workspace", {24, 16}, 0, 0, 0, 0x41},
+    {"in uneven chunks", {1, 17, 3, 2, 9, 5, 2, 1}, 0, 0, 0, 0x00},
+    {"behind the rows of another sequence", {8, 16, 1, 15}, 8, 0, 0, 0x00},
+    {"before the rows of another sequence", {9, 9, 9, 9, 4}, 0, 7, 0, 0x7F},
+    {"with padding behind them", {5, 17, 9, 1, 8}, 0, 0, 3, 0xFF},
+    {"between other sequences and padding", {3, 5, 11, 11, 10}, 2, 4, 5, 0x3C},
+};
+
+static uint32_t bucket_for(uint32_t rows) {
+    uint32_t found = fti_pc_buckets[0];
+    for (uint32_t i = 0; i < FTI_PC_BUCKETS; i++)
+        if (fti_pc_buckets[i] >= rows) found = fti_pc_buckets[i];
+    return found;
+}
+
+/* Neighbours advance too, so that they are at other positions than the subject. */
+static ftk_status run_cut(fti_pc_mock *m, const cut *c, const record *r) {
+    uint32_t at = 0, before = 0, behind = 0;
+    fti_pc_clear(m, c->garbage);
+    for (uint32_t i = 0; i < FTI_COUNT(c->rows) && c->rows[i]; i++) {
+        uint32_t n = c->rows[i];
+        uint32_t left = c->before && before + c->before <= FTI_PC_CONTEXT ? c->before : 0;
+        uint32_t right = c->behind && behind + c->behind <= FTI_PC_CONTEXT ? c->behind : 0;
+        const fti_pc_part parts[] = {{11, 2, before, left, left ? 1u : 0},
+                                     {SUBJECT, 1, at, n, n},
+                                     {12, 3, behind, 0, 0},
+                                     {13, 0, behind, right, 0}};
+        FTI_TRY(fti_pc_step(m, parts, FTI_COUNT(parts), bucket_for(left + n + right + c->padding),
+                            c->garbage));
+        for (uint32_t k = 0; k < n; k++) compare(m, r, (left ? 1 : 0) + k, at + k, c->how);
+        at += n;
+        before += left;
+        behind += right;
+    }
+    return FTK_OK;
+}
+
+/* Padding writes nothing, and neither does a sequence without rows. */
+static void check_padding(fti_pc_mock *m) {
+    const fti_pc_part parts[] = {{1, 0, 0, 0, 0}, {2, 1, 0, 1, 1}};
+    uint64_t stride = m->slot_stride;
+    fti_pc_clear(m, 0x11);
+    memset(m->state->data, 0x22, (size_t)m->plan.state_bytes);
+    char *copy = malloc((size_t)(m->state->bytes + 1));
+    if (!copy) return;
+    memcpy(copy, m->state->data, (size_t)m->state->bytes);
+    if (fti_pc_step(m, parts, 2, 5, 0) == FTK_OK)
+        for (uint32_t s = 0; s < FTI_PC_SEQUENCES; s++)
+            fti_pc_check(s == 1 || memcmp(copy + s * stride, m->state->data + s * stride,
+                                          (size_t)stride) == 0,
+                         "the state of a sequence that has no row in the step was written");
+    free(copy);
+}
+
+void fti_pc_pass_rows(const fti_pc_target *target) {
+    const ftk_provider *table = fti_pc_load(target);
+    fti_pc_mock *m = table ? fti_pc_mock_new(target, table) : NULL;
+    record r = {0};
+    if (!m) return;
+    if (fti_pc_bring(m, FTI_PC_PREPARED, NULL) == FTK_OK && record_new(&r, m) &&
+        record_alone(m, &r, LENGTH) == FTK_OK) {
+        for (size_t i = 0; i < FTI_COUNT(cuts); i++) (void)run_cut(m, &cuts[i], &r);
+        check_padding(m);
+    }
+    free(r.logits);
+    fti_pc_mock_end(m);
+}
+
+/* ---- captured steps ---- */
+
+/* As the core does: captured over padding, since the shape alone is recorded. */
+static fti_graph *capture(fti_pc_mock *m, uint32_t rows) {
+    const fti_pc_part nobody[FTI_PC_SEQUENCES] = {{0}};
+    const fti_backend_ops *ops = m->backend->ops;
+    ftk_error error = FTK_ERROR_INIT;
+    fti_graph *graph = NULL;
+    ftk_step step = fti_pc_fill_step(m, nobody, rows, rows);
+    step.logit_count = rows;
+    if (ops->capture_begin(m->real) != FTK_OK) return NULL;
+    m->capturing = true;
+    ftk_status status = fti_pc_run(m, &step);
+    m->capturing = false;
+    if (ops->capture_end(m->real, &graph, status == FTK_OK ? &error : NULL) != FTK_OK &&
+        status == FTK_OK)
+        fti_pc_find("the step could not be captured: %s", error.message);
+    return graph;
+}
+
+/* One row of each of `rows` sequences; the subject is among them. */
+static void fill_decode(fti_pc_mock *m, uint32_t rows, uint32_t position) {
+    fti_pc_part parts[FTI_PC_SEQUENCES];
+    for (uint32_t s = 0; s < rows; s++)
+        parts[s] = (fti_pc_part){s == rows - 1 ? SUBJECT : 20 + s, s, position, 1, 1};
+    (void)fti_pc_fill_step(m, parts, rows, rows);
+}
+
+static void check_replay(fti_pc_mock *m, uint32_t rows, const record *r) {
+    fti_graph *graph = capture(m, rows);
+    if (!graph) return;
+    fti_pc_clear(m, 0);
+    for (uint32_t position = 0; position < LENGTH; position++) {
+        char how[64];
+        snprintf(how, sizeof how, "when a captured step of %u rows is replayed", rows);
+        fill_decode(m, rows, position);
+        memset(m->step_workspace->data, (int)(position * 37), (size_t)m->step_workspace->bytes);
+        fti_pc_at("replay of a captured step of %u rows", rows);
+        fti_pc_trap(true);
+        ftk_status status = m->backend->ops->graph_launch(m->real, graph);
+        fti_pc_trap(false);
+        if (!fti_pc_check(status == FTK_OK, "a captured step could not be replayed")) break;
+        compare(m, r, rows - 1, position, how);
+        fti_pc_check_areas(m);
+    }
+    m->backend->ops->graph_destroy(graph);
+}
+
+void fti_pc_pass_capture(const fti_pc_target *target) {
+    const ftk_provider *table = fti_pc_load(target);
+    fti_pc_mock *m = table ? fti_pc_mock_new(target, table) : NULL;
+    record r = {0};
+    if (!m) return;
+    if (fti_pc_bring(m, FTI_PC_PREPARED, NULL) == FTK_OK) {
+        if (!m->graph_safe)
+            fti_pc_skip("prepare_for_runtime says that run may not be captured");
+        else if (record_new(&r, m) && record_alone(m, &r, LENGTH) == FTK_OK)
+            for (uint32_t rows = 1; rows <= 3; rows++) check_replay(m, rows, &r);
+    }
+    free(r.logits);
+    fti_pc_mock_end(m);
+}
+
+/* ---- two at once ---- */
+
+typedef struct instance {
+    const fti_pc_target *target;
+    const ftk_provider *table;
+    pthread_barrier_t *start;
+    record record;
+    bool good;
+} instance;
+
+static void *live(void *argument) {
+    instance *i = argument;
+    fti_pc_mock *m = fti_pc_mock_new(i->target, i->table);
+    if (i->start) pthread_barrier_wait(i->start);
+    if (!m) return NULL;
+    i->good = fti_pc_bring(m, FTI_PC_PREPARED, NULL) == FTK_OK && record_new(&i->record, m) &&
+              record_alone(m, &i->record, TOGETHER) == FTK_OK;
+    fti_pc_mock_end(m);
+    return NULL;
+}
+
+static bool live_together(instance *both) {
+    pthread_barrier_t start;
+    pthread_t threads[2];
+    int started = 0;
+    if (pthread_barrier_init(&start, NULL, 2) != 0) return false;
+    for (int i = 0; i < 2; i++) both[i].start = &start;
+    while (started < 2 && pthread_create(&threads[started], NULL, live, &both[started]) == 0)
+        started++;
+    if (started == 1) pthread_barrier_wait(&start);
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&start);
+    return started == 2;
+}
+
+static void compare_with(const instance *alone, const instance *i) {
+    if (!alone->good || !i->good) return;
+    fti_pc_check(memcmp(alone->record.logits, i->record.logits,
+                        TOGETHER * alone->record.vocabulary * sizeof(float)) == 0,
+                 "a model that ran while another one did gave other logits: models share "
+                 "something that changes; keep everything in ftk_model");
+}
+
+void fti_pc_pass_threads(const fti_pc_target *target) {
+    const ftk_provider *table = fti_pc_load(target);
+    if (!table) return;
+    instance alone = {.target = target, .table = table};
+    live(&alone);
+    for (int round = 0; round < 2; round++) {
+        instance both[2] = {{.target = target, .table = table}, {.target = target, .table = table}};
+        if (!live_together(both)) fti_pc_skip("no threads could be started");
+        for (int i = 0; i < 2; i++) {
+            compare_with(&alone, &both[i]);
+            free(both[i].record.logits);
+        }
+    }
+    free(alone.record.logits);
+}

@@ -1,0 +1,184 @@
+/*
+ * host.c: the mock's ftk_host: reports, memory, capabilities, interfaces; and where
+ * failures are injected.
+ */
+#include "mock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* activation_format and activation_bytes have neither context nor stream. */
+static _Thread_local fti_pc_mock *current;
+
+fti_pc_mock *fti_pc_current(void) {
+    return current;
+}
+
+fti_pc_mock *fti_pc_of_stream(ftk_stream *stream, const char *operation) {
+    fti_pc_mock *m = current;
+    bool ours = m && stream == fti_pc_stream(m);
+    fti_pc_check(ours, "%s was given a stream that is not this step's: use step->stream",
+                 operation);
+    if (!ours || !m->call) return NULL;
+    fti_pc_check(strcmp(m->call, "run") == 0, "%s was called in %s: work is enqueued by run only",
+                 operation, m->call);
+    return m;
+}
+
+/* ---- the call in progress ---- */
+
+void fti_pc_begin(fti_pc_mock *m, const char *call) {
+    m->call = call;
+    m->reported = false;
+    m->message[0] = 0;
+    m->must_fail = false;
+    if (m->fired)
+        fti_pc_at("%s, after the failure of %s(%s)", call, m->injected, m->subject);
+    else if (m->failure.call)
+        fti_pc_at("%s, with host call %llu to fail", call, (unsigned long long)m->failure.call);
+    else if (m->failure.allocation)
+        fti_pc_at("%s, with no memory from allocation %llu on", call,
+                  (unsigned long long)m->failure.allocation);
+    else
+        fti_pc_at("%s", call);
+    current = m;
+    fti_pc_trap(true);
+}
+
+ftk_status fti_pc_end(fti_pc_mock *m, ftk_status status) {
+    fti_pc_trap(false);
+    current = NULL;
+    const char *call = m->call;
+    m->call = NULL;
+    fti_pc_check(status <= 0, "%s returned the positive status %d: statuses are 0 or negative",
+                 call, status);
+    if (m->must_fail)
+        fti_pc_check(status != FTK_OK, "%s returned FTK_OK although %s failed: pass the failure on",
+                     call, m->injected);
+    if (status == FTK_OK) return FTK_OK;
+    fti_pc_check(m->reported,
+                 "%s failed with %s and reported nothing%s%s: call host->report once with "
+                 "severity ERROR: what was found, what was wanted, where",
+                 call, ftk_status_name(status), m->fired ? " after the failure of " : "",
+                 m->fired ? m->injected : "");
+    if (!m->failure.call && !m->failure.allocation && strcmp(call, "match") != 0)
+        fti_pc_find("%s failed with %s: %s", call, ftk_status_name(status), m->message);
+    return status;
+}
+
+bool fti_pc_enter(fti_pc_mock *m, fti_pc_kind kind, const char *name, ftk_str subject) {
+    m->calls++;
+    if (m->failure.call == 0 || m->calls != m->failure.call) return false;
+    m->fired = true;
+    if (kind == FTI_PC_FAILS) m->must_fail = true;
+    snprintf(m->injected, sizeof m->injected, "%s", name);
+    snprintf(m->subject, sizeof m->subject, "%.*s", FTI_STR_ARGS(subject));
+    fti_pc_at("%s, at the failure of %s(%s), host call %llu", m->call ? m->call : "?", name,
+              m->subject, (unsigned long long)m->calls);
+    return true;
+}
+
+void fti_pc_only_graph_safe(const fti_pc_mock *m, const char *name) {
+    bool run = m->call && strcmp(m->call, "run") == 0;
+    fti_pc_check(!run,
+                 "%s was called in run%s: only operators, kernels and report are graph safe; "
+                 "do it in create, plan_weights or load_weights",
+                 name, m->capturing ? " while the host captures" : "");
+}
+
+/* ---- reports ---- */
+
+static void report(ftk_core_ctx *ctx, int32_t severity, ftk_status status, ftk_str message) {
+    fti_pc_mock *m = fti_pc_of_ctx(ctx);
+    fti_pc_check(severity >= FTK_SEVERITY_DEBUG && severity <= FTK_SEVERITY_ERROR,
+                 "report was called with severity %d, wanted %d to %d", severity,
+                 FTK_SEVERITY_DEBUG, FTK_SEVERITY_ERROR);
+    fti_pc_check(message.size > 0 && message.data && !memchr(message.data, '\n', message.size),
+                 "report was called without a message, or with one of several lines");
+    if (severity < FTK_SEVERITY_ERROR) return;
+    fti_pc_check(status < 0,
+                 "report was called with severity ERROR and status %d, wanted a "
+                 "negative one",
+                 status);
+    m->reported = true;
+    snprintf(m->message, sizeof m->message, "%.*s", FTI_STR_ARGS(message));
+}
+
+/* ---- memory ---- */
+
+static bool out_of_memory(fti_pc_mock *m) {
+    const ftk_str nothing = {NULL, 0};
+    m->allocations++;
+    bool fails = fti_pc_enter(m, FTI_PC_FAILS, "alloc", nothing);
+    if (m->failure.allocation == 0 || m->allocations < m->failure.allocation) return fails;
+    m->fired = m->must_fail = true;
+    snprintf(m->injected, sizeof m->injected, "alloc");
+    return true;
+}
+
+static void *alloc(ftk_core_ctx *ctx, uint64_t bytes, uint64_t align) {
+    fti_pc_mock *m = fti_pc_of_ctx(ctx);
+    fti_pc_only_graph_safe(m, "alloc");
+    fti_pc_check(m->call && strcmp(m->call, "match") != 0,
+                 "alloc was called in match, which only looks");
+    fti_pc_check((align & (align - 1)) == 0,
+                 "alloc was asked for alignment %llu, wanted a power "
+                 "of two",
+                 (unsigned long long)align);
+    if (out_of_memory(m)) return NULL;
+    fti_pc_area *block = fti_pc_area_new("a block of host->alloc", bytes, 0);
+    if (!block) return NULL;
+    block->next = m->blocks;
+    m->blocks = block;
+    m->live++;
+    return block->data;
+}
+
+static void release(ftk_core_ctx *ctx, void *memory) {
+    fti_pc_mock *m = fti_pc_of_ctx(ctx);
+    fti_pc_only_graph_safe(m, "release");
+    if (!memory) return;
+    fti_pc_area **link = &m->blocks;
+    while (*link && (*link)->data != memory) link = &(*link)->next;
+    fti_pc_area *block = *link;
+    fti_pc_check(block != NULL, "release was given a pointer that is no live block: released "
+                                "twice, or of another owner");
+    if (!block) return;
+    fti_pc_check(fti_pc_area_intact(block), "%llu bytes were allocated, and written beyond",
+                 (unsigned long long)block->bytes);
+    *link = block->next;
+    m->live--;
+    memset(block->data, 0xDD, (size_t)block->bytes); /* what is read after this is seen */
+    fti_pc_area_free(block);
+}
+
+/* ---- capabilities and interfaces ---- */
+
+static ftk_status capability(ftk_core_ctx *ctx, ftk_str name, int64_t *value) {
+    fti_pc_mock *m = fti_pc_of_ctx(ctx);
+    fti_pc_only_graph_safe(m, "capability");
+    if (fti_pc_enter(m, FTI_PC_ANSWERS, "capability", name)) return FTK_E_NOT_FOUND;
+    return m->backend->ops->capability(m->backend, name, value);
+}
+
+static const void *query(ftk_core_ctx *ctx, ftk_str name, uint32_t level) {
+    fti_pc_mock *m = fti_pc_of_ctx(ctx);
+    fti_pc_only_graph_safe(m, "query");
+    if (fti_pc_enter(m, FTI_PC_ANSWERS, "query", name) || level != 0 || !name.data) return NULL;
+    if (fti_str_is(name, "checkpoint_reader")) return &fti_pc_reader;
+    if (fti_str_is(name, "operators")) return &fti_pc_operators;
+    if (fti_str_is(name, "kernels")) return &fti_pc_kernels;
+    return NULL;
+}
+
+const ftk_host fti_pc_host = {
+    .struct_size = (uint32_t)sizeof(ftk_host),
+    .api_level = FTK_API_LEVEL,
+    .min_provider_level = FTK_MIN_PROVIDER_LEVEL,
+    .core_version = FTK_STR(FTK_VERSION_STRING),
+    .report = report,
+    .alloc = alloc,
+    .release = release,
+    .capability = capability,
+    .query = query,
+};

@@ -1,0 +1,96 @@
+/*
+ * test_module.c: modules of the library itself (backends) go through the checks that a
+ * provider's file goes through, before any code of them runs.
+ */
+#include "loader/world.h"
+
+#include "backend/backend.h"
+
+static text module_path(void) {
+    return in_scratch("libfreetoken-test.so");
+}
+
+static void install_module(const char *fixture) {
+    copy_fixture(fixture, module_path().s);
+}
+
+static void refuse_module(const char *path, const char *part) {
+    ftk_error err = FTK_ERROR_INIT;
+    void *entry = NULL;
+    size_t descriptors = open_descriptors();
+    expect_status(fti_module_load(path, FTI_BACKEND_MODULE_ENTRY, &entry, &err),
+                  FTK_E_DEVICE_UNAVAILABLE, &err, part);
+    assert_null(entry);
+    assert_int_equal(watched.calls, 0);
+    assert_int_equal(runs_of("module"), 0);
+    assert_int_equal(open_descriptors(), descriptors);
+}
+
+static void loads_once(void **state) {
+    (void)state;
+    ftk_error err = FTK_ERROR_INIT;
+    void *first = NULL, *second = NULL;
+    int (*function)(void);
+    install_module("module");
+    expect_status(fti_module_load(module_path().s, FTI_BACKEND_MODULE_ENTRY, &first, &err), FTK_OK,
+                  &err, "");
+    expect_status(fti_module_load(module_path().s, FTI_BACKEND_MODULE_ENTRY, &second, &err), FTK_OK,
+                  &err, "");
+    assert_ptr_equal(first, second);
+    memcpy(&function, &first, sizeof function);
+    assert_int_equal(function(), 42);
+    assert_int_equal(watched.calls, 1);
+    assert_int_equal(watched.mode & ~RTLD_NODELETE, RTLD_NOW | RTLD_LOCAL);
+    assert_int_equal(runs_of("module"), 1);
+}
+
+static void judges_the_file(void **state) {
+    (void)state;
+    text path = module_path();
+    refuse_module(path.s, "No such file");
+    install_module("module");
+    assert_int_equal(chmod(path.s, 0666), 0);
+    refuse_module(path.s, "mode 0666");
+    assert_int_equal(chmod(path.s, 0644), 0);
+    assert_int_equal(chmod(scratch, 0777), 0);
+    refuse_module(path.s, "mode 0777");
+    assert_int_equal(chmod(scratch, 0755), 0);
+    assert_int_equal(symlink(path.s, in_scratch("link.so").s), 0);
+    refuse_module(in_scratch("link.so").s, "symbolic link");
+    refuse_module("libfreetoken-test.so", "relative");
+}
+
+static void judges_the_bytes(void **state) {
+    (void)state;
+    text path = module_path();
+    write_file(path.s, "no code", 7, 0644);
+    refuse_module(path.s, "shorter than an ELF header");
+    install_module("module_runpath");
+    refuse_module(path.s, "DT_RUNPATH");
+    install_module("good"); /* a provider is no module */
+    refuse_module(path.s, "nothing of its own as its entry fti_backend_module_create");
+}
+
+/* Beside the object that holds this library, here the test itself. */
+static void lies_beside_the_library(void **state) {
+    (void)state;
+    ftk_error err = FTK_ERROR_INIT;
+    char self[PATH_MAX], path[PATH_MAX];
+    assert_non_null(realpath("/proc/self/exe", self));
+    *strrchr(self, '/') = 0;
+    expect_status(fti_module_path("libfreetoken-x.so", path, &err), FTK_OK, &err, "");
+    assert_int_equal(strncmp(path, self, strlen(self)), 0);
+    assert_string_equal(path + strlen(self), "/freetoken/backends/libfreetoken-x.so");
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, scratch_teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        CASE(loads_once),
+        CASE(judges_the_file),
+        CASE(judges_the_bytes),
+        CASE(lies_beside_the_library),
+    };
+    return cmocka_run_group_tests_name("test_module", tests, NULL, NULL);
+}
