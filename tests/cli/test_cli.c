@@ -1349,7 +1349,7 @@ static void selftest(void **state) {
     assert_int_equal(integer(report, "failed"), 0);
     json_int_t checks = integer(report, "passed") + integer(report, "skipped");
     assert_int_equal(json_array_size(json_object_get(report, "checks")), checks);
-    size_t each = integer(report, "skipped") ? 2 : 5; /* variants of one check */
+    size_t each = integer(report, "skipped") ? 2 : 6; /* variants of one check */
     static const char *const types[] = {"F32", "F16", "BF16", "Q8_0", "Q4_K", "Q5_K", "Q6_K"};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         char name[32];
@@ -1359,7 +1359,7 @@ static void selftest(void **state) {
         assert_int_equal(count_checks(report, name, "values equal"), each);
     }
     assert_int_equal(count_checks(report, "attention", "4 shapes"), each);
-    assert_int_equal(count_checks(report, "what ran", " replays"), 5);
+    assert_int_equal(count_checks(report, "what ran", " replays"), 6);
     json_decref(report);
     expect_error(RUN("selftest", "--backend", "cuda"), 7, "backend.kind is cuda");
     expect_error(RUN("selftest", "--threads", "x"), 2, "--threads: ");
@@ -1375,9 +1375,9 @@ static void selftest_model(void **state) {
     output o = DEMO("selftest", MODEL, "--json");
     json_t *report = parse(&o);
     assert_int_equal(integer(report, "failed"), 0);
-    assert_int_equal(count_checks(report, "model", "16 tokens"), 4);
+    assert_int_equal(count_checks(report, "model", "16 tokens"), 5);
     assert_int_equal(count_checks(report, "model", ", 0 steps replayed"), 2);
-    assert_int_equal(count_checks(report, "model", ", 15 steps replayed"), 2);
+    assert_int_equal(count_checks(report, "model", ", 15 steps replayed"), 3);
     json_decref(report);
     expect_error(DEMO("selftest", "/no/such/model"), 5, "/no/such/model");
 }

@@ -19,15 +19,16 @@ static fti_pool *pool_new(uint32_t threads) {
 typedef struct tally {
     uint32_t *count; /* plain memory: each item belongs to one thread at a time */
     uint64_t items;
-    uint64_t min_range;
+    uint64_t grain;
     atomic_ullong ranges;
-    atomic_ullong short_ranges;
+    atomic_ullong cut_grains;
 } tally;
 
 static void count_items(const void *args, uint64_t begin, uint64_t end) {
     tally *t = *(tally *const *)args;
     atomic_fetch_add(&t->ranges, 1);
-    if (end - begin < t->min_range && end != t->items) atomic_fetch_add(&t->short_ranges, 1);
+    bool whole = begin % t->grain == 0 && (end % t->grain == 0 || end == t->items);
+    if (!whole) atomic_fetch_add(&t->cut_grains, 1);
     for (uint64_t i = begin; i < end; i++) t->count[i]++;
 }
 
@@ -39,13 +40,13 @@ static void every_item_exactly_once(void **state) {
         fti_pool *pool = pool_new(threads);
         for (size_t s = 0; s < COUNT(sizes); s++) {
             for (size_t g = 0; g < COUNT(grains); g++) {
-                tally t = {.items = sizes[s], .min_range = grains[g]};
+                tally t = {.items = sizes[s], .grain = grains[g]};
                 tally *args = &t;
                 t.count = calloc(sizes[s] + 1, sizeof *t.count);
                 fti_pool_run(pool, count_items, &args, sizes[s], grains[g]);
                 for (uint64_t i = 0; i < sizes[s]; i++) assert_int_equal(t.count[i], 1);
                 assert_int_equal(t.count[sizes[s]], 0);
-                assert_int_equal(t.short_ranges, 0);
+                assert_int_equal(t.cut_grains, 0);
                 if (sizes[s] > 0 && sizes[s] <= grains[g]) assert_int_equal(t.ranges, 1);
                 free(t.count);
             }
@@ -102,9 +103,11 @@ static void *call_often(void *argument) {
     c->ok = true;
     for (int j = 0; j < 400; j++) {
         uint64_t items = 1 + rnd_below(&c->seed, 300);
-        tally t = {.items = items, .count = calloc(items, sizeof(uint32_t))};
+        uint64_t grain = 1 + rnd_below(&c->seed, 4);
+        tally t = {.items = items, .grain = grain, .count = calloc(items, sizeof(uint32_t))};
         tally *args = &t;
-        fti_pool_run(c->pool, count_items, &args, items, 1 + rnd_below(&c->seed, 4));
+        fti_pool_run(c->pool, count_items, &args, items, grain);
+        c->ok = c->ok && t.cut_grains == 0;
         for (uint64_t i = 0; i < items; i++) c->ok = c->ok && t.count[i] == 1;
         free(t.count);
         if (j % 50 == 0) usleep(100);
@@ -155,7 +158,7 @@ static void pools_come_and_go(void **state) {
     (void)state;
     for (int i = 0; i < 60; i++) {
         fti_pool *pool = pool_new(1 + (uint32_t)i % 4);
-        tally t = {.items = 9, .count = calloc(9, sizeof(uint32_t))};
+        tally t = {.items = 9, .grain = 1, .count = calloc(9, sizeof(uint32_t))};
         tally *args = &t;
         if (i % 3) fti_pool_run(pool, count_items, &args, 9, 1);
         fti_pool_destroy(pool);

@@ -42,7 +42,7 @@ fti_cpu_backend *fti_cpu_stream_backend(ftk_stream *stream);
 
 /* Runs function(args, ...) over `items`, or records it while the stream captures;
  * args_bytes (at most FTK_KERNEL_ARGS_MAX) of args are copied. Items are not
- * split into ranges smaller than `grain`. Zero items are nothing. */
+ * split inside a multiple of `grain`. Zero items are nothing. */
 ftk_status fti_cpu_enqueue(ftk_stream *stream, ftk_cpu_kernel function, const void *args,
                            size_t args_bytes, uint64_t items, uint64_t grain);
 

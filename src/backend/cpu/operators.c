@@ -23,6 +23,11 @@ static uint64_t grain_of(uint64_t work_per_item) {
     return work_per_item >= WORTH_A_THREAD ? 1 : WORTH_A_THREAD / (work_per_item + 1) + 1;
 }
 
+/* Whole panels, since a kernel does the work of one also for a part of it. */
+static uint64_t panel_grain_of(uint64_t work_per_item) {
+    return (grain_of(work_per_item) + FTI_CPU_PANEL - 1) / FTI_CPU_PANEL * FTI_CPU_PANEL;
+}
+
 /* ---- types ------------------------------------------------------------------- */
 
 typedef struct type_facts {
@@ -189,7 +194,7 @@ static ftk_status matmul(ftk_stream *stream, const ftk_op_matmul *op) {
     args.accumulate = (op->required & FTK_MATMUL_ACCUMULATE) != 0;
     if (!make_inputs(&op->act, w->type, args.as_float, &args.in)) return fti_cpu_refuse(stream);
     return fti_cpu_enqueue(stream, kernels_of(stream)->matmul, &args, sizeof args,
-                           op->act.rows ? w->rows : 0, grain_of(w->cols * op->act.rows));
+                           op->act.rows ? w->rows : 0, panel_grain_of(w->cols * op->act.rows));
 }
 
 static ftk_status grouped_matmul(ftk_stream *stream, const ftk_op_grouped_matmul *op) {
@@ -211,7 +216,7 @@ static ftk_status grouped_matmul(ftk_stream *stream, const ftk_op_grouped_matmul
     args.pairs = r->pairs;
     args.experts = b->experts;
     return fti_cpu_enqueue(stream, kernels_of(stream)->grouped_matmul, &args, sizeof args,
-                           r->rows ? b->rows : 0, grain_of(b->cols * r->rows * r->used));
+                           r->rows ? b->rows : 0, panel_grain_of(b->cols * r->rows * r->used));
 }
 
 static ftk_status rope(ftk_stream *stream, const ftk_op_rope *op) {

@@ -146,7 +146,7 @@ void fti_pool_run(fti_pool *pool, ftk_cpu_kernel function, const void *args, uin
     if (items == 0) return;
     uint64_t pieces = (uint64_t)pool->threads * CHUNKS_PER_THREAD;
     uint64_t chunk = (items - 1) / pieces + 1;
-    if (chunk < grain) chunk = grain;
+    chunk = (chunk + grain - 1) / grain * grain;
     fti_fpenv saved = fti_fpenv_enter();
     if (pool->threads == 1 || items <= chunk) {
         function(args, 0, items);

@@ -18,9 +18,9 @@ void fti_pool_destroy(fti_pool *pool);
 uint32_t fti_pool_threads(const fti_pool *pool);
 
 /* Calls function(args, begin, end) on disjoint ranges that cover 0 .. items - 1
- * and returns when all have returned; their writes are then visible. Chunks have
- * at least `grain` items, so that small jobs stay on one thread. Callers on
- * several threads take turns. A kernel must not call it. */
+ * and returns when all have returned; their writes are then visible. Chunks are
+ * multiples of `grain` items (the last one aside), so that small jobs stay on one thread.
+ * Callers on several threads take turns. A kernel must not call it. */
 void fti_pool_run(fti_pool *pool, ftk_cpu_kernel function, const void *args, uint64_t items,
                   uint64_t grain);
 
