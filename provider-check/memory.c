@@ -6,22 +6,27 @@
 #define GUARD_BYTE 0xB5u
 #define ALIGNMENT  64u
 
-fti_pc_area *fti_pc_area_new(const char *name, uint64_t bytes, uint8_t fill) {
+fti_pc_area *fti_pc_area_aligned(const char *name, uint64_t bytes, uint64_t align, uint8_t fill) {
     fti_pc_area *area = calloc(1, sizeof *area);
+    size_t before = align > FTI_PC_GUARD ? (size_t)align : FTI_PC_GUARD;
     void *whole = NULL;
-    uint64_t padded;
-    if (!area || !fti_align_u64(bytes, ALIGNMENT, &padded) || padded > PTRDIFF_MAX / 2 ||
-        posix_memalign(&whole, ALIGNMENT, (size_t)padded + 2 * (size_t)FTI_PC_GUARD)) {
+    if (!area || bytes > PTRDIFF_MAX / 2 || align > PTRDIFF_MAX / 4 ||
+        posix_memalign(&whole, align > ALIGNMENT ? (size_t)align : ALIGNMENT,
+                       before + (size_t)bytes + FTI_PC_GUARD)) {
         free(area);
         return NULL;
     }
-    memset(whole, GUARD_BYTE, (size_t)padded + 2 * (size_t)FTI_PC_GUARD);
+    memset(whole, GUARD_BYTE, before + (size_t)bytes + FTI_PC_GUARD);
     area->name = name;
     area->bytes = bytes;
     area->whole = whole;
-    area->data = area->whole + FTI_PC_GUARD;
+    area->data = area->whole + before;
     memset(area->data, fill, (size_t)bytes);
     return area;
+}
+
+fti_pc_area *fti_pc_area_new(const char *name, uint64_t bytes, uint8_t fill) {
+    return fti_pc_area_aligned(name, bytes, ALIGNMENT, fill);
 }
 
 void fti_pc_area_free(fti_pc_area *area) {
@@ -37,7 +42,7 @@ static bool all_guard(const char *from, size_t count) {
 }
 
 bool fti_pc_area_intact(const fti_pc_area *area) {
-    return all_guard(area->whole, FTI_PC_GUARD) &&
+    return all_guard(area->data - FTI_PC_GUARD, FTI_PC_GUARD) &&
            all_guard(area->data + area->bytes, FTI_PC_GUARD);
 }
 

@@ -26,6 +26,8 @@ typedef struct fti_pc_area {
 
 /* NULL when there is no memory. Contents are `fill`. */
 fti_pc_area *fti_pc_area_new(const char *name, uint64_t bytes, uint8_t fill);
+/* The same for a larger alignment, a power of two. */
+fti_pc_area *fti_pc_area_aligned(const char *name, uint64_t bytes, uint64_t align, uint8_t fill);
 void fti_pc_area_free(fti_pc_area *area);
 /* True if nothing was written before or behind it. */
 bool fti_pc_area_intact(const fti_pc_area *area);

@@ -1,6 +1,7 @@
 /* answer.c: runs one request for `run` and `chat`. */
 #include "cli/answer.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,7 @@ static void note_end(fti_cli_answer *a, const ftk_event *event) {
     fti_cli_utf8_finish(&a->utf8, &a->text);
 }
 
-static int on_event(void *user, const ftk_event *event) {
+int fti_cli_answer_event(void *user, const ftk_event *event) {
     fti_cli_answer *a = user;
     size_t before = a->text.size;
     fti_cli_utf8_feed(&a->utf8, event->text, event->text_size, &a->text);
@@ -54,6 +55,29 @@ static int on_event(void *user, const ftk_event *event) {
     if (event->type == FTK_EVENT_DONE) note_end(a, event);
     send_text(a, before);
     return a->broken || fti_cli_interrupted();
+}
+
+void fti_cli_answer_begin(fti_cli_answer *a) {
+    a->error = (ftk_error)FTK_ERROR_INIT;
+    fti_cli_append(&a->text, "", 0);
+}
+
+void fti_cli_answer_free(fti_cli_answer *a) {
+    json_decref(a->ids);
+    json_decref(a->tops);
+    free(a->text.data);
+}
+
+json_t *fti_cli_answer_json(const fti_cli_answer *a) {
+    const ftk_generate_result *r = &a->result;
+    char hash[17];
+    (void)snprintf(hash, sizeof hash, "%016" PRIx64, r->hash);
+    json_t *object = json_pack("{s:I, s:O, s:o, s:s, s:s}", "prompt_tokens",
+                               (json_int_t)r->prompt_tokens, "tokens", a->ids, "text",
+                               fti_cli_json_text(a->text.data, a->text.size), "finish",
+                               fti_cli_finish_name(r->finish), "hash", hash);
+    if (a->tops) (void)json_object_set(object, "logprobs", a->tops);
+    return object;
 }
 
 /* ---- the steps ---- */
@@ -76,9 +100,8 @@ static int run_steps(ftk_engine *engine, uint64_t id, fti_cli_answer *a) {
 int fti_cli_run_answer(ftk_engine *engine, ftk_request *request, fti_cli_answer *a) {
     ftk_error err = FTK_ERROR_INIT;
     uint64_t id = 0;
-    a->error = (ftk_error)FTK_ERROR_INIT;
-    fti_cli_append(&a->text, "", 0);
-    request->on_event = on_event;
+    fti_cli_answer_begin(a);
+    request->on_event = fti_cli_answer_event;
     request->user = a;
     if (ftk_submit(engine, request, &id, &err) != FTK_OK) return fti_cli_fail_with(&err);
     int code = run_steps(engine, id, a);
@@ -129,6 +152,14 @@ static int parse_biases(const fti_cli_list *list, ftk_sampling *sampling, ftk_lo
     return 0;
 }
 
+void fti_cli_turn_sampling_on(const fti_cli_values *v, ftk_sampling *s) {
+    s->temperature = (float)v->temperature;
+    s->top_k = v->top_k;
+    s->top_p = (float)v->top_p;
+    s->min_p = (float)v->min_p;
+    s->seed = v->seed;
+}
+
 int fti_cli_fill_sampling(const fti_cli_call *call, ftk_sampling *s, ftk_logit_bias **biases) {
     const fti_cli_values *v = fti_cli_values_of(call);
     *biases = NULL;
@@ -139,12 +170,6 @@ int fti_cli_fill_sampling(const fti_cli_call *call, ftk_sampling *s, ftk_logit_b
     s->presence_penalty = (float)v->presence_penalty;
     s->frequency_penalty = (float)v->frequency_penalty;
     s->penalty_last = v->penalty_last;
-    if (samples(call)) {
-        s->temperature = (float)v->temperature;
-        s->top_k = v->top_k;
-        s->top_p = (float)v->top_p;
-        s->min_p = (float)v->min_p;
-        s->seed = v->seed;
-    }
+    if (samples(call)) fti_cli_turn_sampling_on(v, s);
     return parse_biases(&v->biases, s, biases);
 }

@@ -22,6 +22,18 @@ typedef struct fti_cli_answer {
     fti_cli_utf8 utf8;
 } fti_cli_answer;
 
+/* Before its first event; its parts are released by the other. */
+void fti_cli_answer_begin(fti_cli_answer *answer);
+void fti_cli_answer_free(fti_cli_answer *answer);
+
+/* Takes an event of the request that `user`, a fti_cli_answer, is the answer to: the
+ * callback of a request. Cancels it once Ctrl-C was pressed. */
+int fti_cli_answer_event(void *user, const ftk_event *event);
+
+/* What `run` says of an answer that has its ids: prompt_tokens, tokens, text, finish, hash
+ * and logprobs. */
+json_t *fti_cli_answer_json(const fti_cli_answer *answer);
+
 /* Submits `request`, with its callback replaced, and runs steps until it has ended. An
  * exit code, after printing why; a cancelled answer is none of these failures. */
 int fti_cli_run_answer(ftk_engine *engine, ftk_request *request, fti_cli_answer *answer);
@@ -33,5 +45,8 @@ const char *fti_cli_finish_name(uint32_t finish);
  * A usage error if they do not fit together. */
 int fti_cli_fill_sampling(const fti_cli_call *call, ftk_sampling *sampling,
                           ftk_logit_bias **biases);
+
+/* Sets what the sampling options say, as if one of them had been on the line. */
+void fti_cli_turn_sampling_on(const fti_cli_values *values, ftk_sampling *sampling);
 
 #endif

@@ -1,17 +1,33 @@
-/* cmd_run.c: `freetoken run`: one generation, streamed or as one JSON object. */
+/* cmd_run.c: `freetoken run`: one generation, streamed or as one JSON object, or a file of
+ * requests (requests.h). */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/requests.h"
 #include "cli/session.h"
 #include "cli/text.h"
 
 #include <unistd.h>
 
+/* Options that --requests alone has, and those it excludes. */
+static int check_requests(const fti_cli_call *call) {
+    static const char *const own[] = {"output", "ordered", "keep-going", "batch"};
+    const fti_cli_values *v = fti_cli_values_of(call);
+    if (v->requests && (v->prompt || v->file))
+        return fti_cli_usage("--requests FILE excludes -p TEXT and -f FILE: each line of FILE has "
+                             "its own prompt");
+    for (size_t i = 0; !v->requests && i < sizeof own / sizeof own[0]; i++)
+        if (fti_cli_given(call, own[i])) return fti_cli_usage("--%s wants --requests", own[i]);
+    return 0;
+}
+
 static int check_options(const fti_cli_call *call) {
     const fti_cli_values *v = fti_cli_values_of(call);
+    int code = check_requests(call);
+    if (code || v->requests) return code;
     if (v->logprobs && !call->common.json) return fti_cli_usage("--logprobs wants --json");
     return fti_cli_check_prompt(v->prompt, v->file);
 }
@@ -50,14 +66,8 @@ static int engine_reports(const ftk_engine *engine, json_t *object) {
 }
 
 static int print_object(const ftk_engine *engine, const fti_cli_answer *a) {
-    const ftk_generate_result *r = &a->result;
-    char hash[17];
-    (void)snprintf(hash, sizeof hash, "%016" PRIx64, r->hash);
-    json_t *object = json_pack(
-        "{s:I, s:O, s:o, s:s, s:s, s:o}", "prompt_tokens", (json_int_t)r->prompt_tokens, "tokens",
-        a->ids, "text", fti_cli_json_text(a->text.data, a->text.size), "finish",
-        fti_cli_finish_name(r->finish), "hash", hash, "stats", stats_json(r));
-    if (a->tops) (void)json_object_set(object, "logprobs", a->tops);
+    json_t *object = fti_cli_answer_json(a);
+    (void)json_object_set_new(object, "stats", stats_json(&a->result));
     int code = engine_reports(engine, object);
     if (code) {
         json_decref(object);
@@ -72,15 +82,7 @@ static void end_stream(const fti_cli_answer *a) {
     if (a->stream && !a->broken && isatty(STDOUT_FILENO) == 1) (void)fputc('\n', stdout);
 }
 
-static int generate(const fti_cli_call *call, ftk_engine *engine, ftk_request *request,
-                    fti_cli_answer *a) {
-    const fti_cli_values *v = fti_cli_values_of(call);
-    request->max_tokens = v->max_tokens;
-    request->ignore_end = v->ignore_end;
-    request->chunk = v->chunk;
-    request->stop = v->stop.items;
-    request->stop_count = v->stop.count;
-    request->logprobs = v->logprobs;
+static int generate(ftk_engine *engine, ftk_request *request, fti_cli_answer *a) {
     int code = fti_cli_run_answer(engine, request, a);
     end_stream(a);
     if (code) return code;
@@ -100,27 +102,41 @@ static int run_prompt(const fti_cli_call *call, ftk_engine *engine, ftk_request 
     fti_cli_answer a = {.stream = !call->common.json};
     if (!a.stream) a.ids = json_array();
     if (v->logprobs) a.tops = json_array();
-    code = generate(call, engine, request, &a);
-    json_decref(a.ids);
-    json_decref(a.tops);
-    free(a.text.data);
+    code = generate(engine, request, &a);
+    fti_cli_answer_free(&a);
     free(ids);
+    return code;
+}
+
+static void fill_request(const fti_cli_values *v, ftk_request *request) {
+    request->max_tokens = v->max_tokens;
+    request->ignore_end = v->ignore_end;
+    request->chunk = v->chunk;
+    request->stop = v->stop.items;
+    request->stop_count = v->stop.count;
+    request->logprobs = v->logprobs;
+    request->text_flags = v->special ? FTK_TOKENIZE_SPECIAL : 0;
+}
+
+static int run_one(const fti_cli_call *call, ftk_request *request) {
+    ftk_engine *engine;
+    fti_cli_catch_interrupt();
+    int code = fti_cli_open(&call->common, call->arguments[0], FTK_OPEN_READY, &engine);
+    if (code) return code;
+    code = run_prompt(call, engine, request);
+    ftk_engine_close(engine);
     return code;
 }
 
 int fti_cli_run(const fti_cli_call *call) {
     ftk_request request = FTK_REQUEST_INIT;
     ftk_logit_bias *biases = NULL;
-    ftk_engine *engine;
+    const fti_cli_values *v = fti_cli_values_of(call);
     int code = check_options(call);
     if (code == 0) code = fti_cli_fill_sampling(call, &request.sampling, &biases);
     if (code) return code;
-    fti_cli_catch_interrupt();
-    code = fti_cli_open(&call->common, call->arguments[0], FTK_OPEN_READY, &engine);
-    if (code == 0) {
-        code = run_prompt(call, engine, &request);
-        ftk_engine_close(engine);
-    }
+    fill_request(v, &request);
+    code = v->requests ? fti_cli_run_requests(call, &request) : run_one(call, &request);
     free(biases);
     return code;
 }

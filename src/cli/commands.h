@@ -21,6 +21,9 @@ typedef struct fti_cli_values {
     uint32_t window;
     uint32_t penalty_last;
     uint32_t logprobs;
+    const char *requests;
+    const char *output;
+    uint32_t batch;
     fti_cli_list stop;
     fti_cli_list biases;
     const char *system;
@@ -32,6 +35,8 @@ typedef struct fti_cli_values {
     bool tensors;
     bool update;
     bool no_thinking;
+    bool ordered;
+    bool keep_going;
 } fti_cli_values;
 
 static inline const fti_cli_values *fti_cli_values_of(const fti_cli_call *call) {

@@ -59,6 +59,16 @@ static const fti_cli_option option_table[] = {
      0, 16, 0},
     {"logprobs", "N", "log-probabilities of each token and the N likeliest; with --json", NULL,
      VALUE(logprobs), RUN, FTI_CLI_U32, 0, FTK_MAX_LOGPROBS, 0},
+    {"requests", "FILE", "run the requests in FILE (-: standard input), a JSON object per line", NULL,
+     VALUE(requests), RUN, FTI_CLI_TEXT, 0, 0, 0},
+    {"output", "FILE", "requests: write the results to FILE, replaced as a whole at the end", NULL,
+     VALUE(output), RUN, FTI_CLI_TEXT, 0, 0, 0},
+    {"ordered", NULL, "requests: results in the order of the lines, not as they finish", NULL,
+     VALUE(ordered), RUN, FTI_CLI_FLAG, 0, 0, 0},
+    {"keep-going", NULL, "requests: a bad line is an error in its result, and nothing more", NULL,
+     VALUE(keep_going), RUN, FTI_CLI_FLAG, 0, 0, 0},
+    {"batch", "N", "requests: run N at once (default: scheduler.max_running)", NULL, VALUE(batch),
+     RUN, FTI_CLI_U32, 1, 4096, 0},
     {"system", "TEXT", "instructions that precede the conversation", NULL, VALUE(system), CHAT,
      FTI_CLI_TEXT, 0, 0, 0},
     {"no-thinking", NULL, "answer at once, where the model could think first", NULL,
@@ -82,7 +92,15 @@ static const fti_cli_command command_table[] = {
     {"run", "MODEL", "generate text from a prompt",
      "Streams the text to standard output and ends with one line of figures on standard\n"
      "error. Ctrl-C stops the generation (exit code 1), a second one the program.\n\n"
-     "example: freetoken run model.gguf -p 'Once upon a time' -n 64",
+     "With --requests each line of FILE is a request, all go through one engine, and each\n"
+     "result is a line of JSON. All lines are checked before the first one runs. A line has\n"
+     "prompt (text), messages ([{role, content}]) or tokens (ids), and may have: id,\n"
+     "max_tokens, temperature, top_p, top_k, min_p, seed, repetition_penalty,\n"
+     "presence_penalty, frequency_penalty, penalty_last, stop (text or list), ignore_eos,\n"
+     "special, no_thinking, logprobs, priority. Options hold where a line is silent.\n\n"
+     "example: freetoken run model.gguf -p 'Once upon a time' -n 64\n\n"
+     "example: echo '{\"id\": 1, \"prompt\": \"Once upon a time\"}' |\n"
+     "         freetoken run model.gguf --requests - --batch 4",
      RUN, 1, 1, fti_cli_run},
     {"chat", "MODEL", "converse with a model",
      "Reads a line, streams the answer, and keeps the conversation. Needs a model that was\n"

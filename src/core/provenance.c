@@ -5,7 +5,6 @@
 #include "core/engine.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <xxhash.h>
 
 /* ---- JSON helpers ---- */
@@ -114,7 +113,10 @@ static json_t *provider_json(const ftk_engine *e) {
  * checkpoints apart in an instant; the payload's own digest would take a read of it all. */
 static json_t *directory_hash(const fti_checkpoint *c) {
     XXH3_state_t *state = XXH3_createState();
-    if (!state || XXH3_64bits_reset(state) != XXH_OK) return json_null();
+    if (!state || XXH3_64bits_reset(state) != XXH_OK) {
+        XXH3_freeState(state);
+        return NULL;
+    }
     for (size_t i = 0; i < fti_checkpoint_meta_count(c); i++) {
         const fti_meta *m = fti_checkpoint_meta(c, i);
         XXH3_64bits_update(state, m->key.data, (size_t)m->key.size);
@@ -252,7 +254,7 @@ static json_t *resolved(const ftk_engine *e, const char *key) {
     if (strcmp(key, "memory.device") == 0 && planned) return number(e->budget.budget);
     if (strcmp(key, "memory.kv_tokens") == 0 && planned) return number(e->budget.context);
     if (strcmp(key, "memory.kv_type") == 0) return text(kv_word(e->kv_type));
-    return NULL;
+    return json_null();
 }
 
 /* Each setting with its value and where that came from; "asked" is what was written, where
@@ -263,7 +265,8 @@ static json_t *policy_json(const ftk_engine *e) {
     const char *key;
     json_object_foreach(policy, key, one) {
         json_t *value = resolved(e, key);
-        if (value && !json_equal(value, json_object_get(one, "value"))) {
+        failed |= value == NULL;
+        if (value && !json_is_null(value) && !json_equal(value, json_object_get(one, "value"))) {
             failed |= json_object_set(one, "asked", json_object_get(one, "value"));
             failed |= json_object_set(one, "value", value);
         }

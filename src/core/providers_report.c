@@ -6,6 +6,7 @@
 #include "core/engine.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -126,6 +127,7 @@ static bool ends_with(const char *text, const char *suffix) {
 /* The one manifest of a folder. */
 static ftk_status find_manifest(const char *folder, fti_text *path, ftk_error *err) {
     DIR *dir = opendir(folder);
+    if (!dir && errno == ENOMEM) return fti_no_memory(err, 0, "a folder's entries");
     if (!dir)
         return fti_fail(err, FTK_E_PROVIDER_MANIFEST,
                         "%s: cannot be read as a folder: give the folder that holds "
@@ -147,6 +149,7 @@ static ftk_status find_manifest(const char *folder, fti_text *path, ftk_error *e
 static ftk_status canonical(const char *path, char **out, ftk_error *err) {
     *out = realpath(path, NULL);
     if (*out) return FTK_OK;
+    if (errno == ENOMEM) return fti_no_memory(err, strlen(path), "a path");
     return fti_fail(err, FTK_E_PROVIDER_PATH, "%s: no such file or folder", path);
 }
 
