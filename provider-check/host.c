@@ -121,12 +121,13 @@ static void *alloc(ftk_core_ctx *ctx, uint64_t bytes, uint64_t align) {
     fti_pc_only_graph_safe(m, "alloc");
     fti_pc_check(m->call && strcmp(m->call, "match") != 0,
                  "alloc was called in match, which only looks");
-    fti_pc_check((align & (align - 1)) == 0,
+    bool power = (align & (align - 1)) == 0;
+    fti_pc_check(power,
                  "alloc was asked for alignment %llu, wanted a power "
                  "of two",
                  (unsigned long long)align);
-    if (out_of_memory(m)) return NULL;
-    fti_pc_area *block = fti_pc_area_new("a block of host->alloc", bytes, 0);
+    if (out_of_memory(m) || !power) return NULL;
+    fti_pc_area *block = fti_pc_area_aligned("a block of host->alloc", bytes, align, 0);
     if (!block) return NULL;
     block->next = m->blocks;
     m->blocks = block;

@@ -258,8 +258,7 @@ bool fti_cli_request_line_read(const char *text, size_t size,
     *line = (fti_cli_request_line){.request = defaults->request};
     line->object = json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!line->object) return refuse(err, "column %d: not JSON: %s", error.column, error.text);
-    if (!json_is_object(line->object))
-        return wrong(err, "the line", line->object, "a JSON object");
+    if (!json_is_object(line->object)) return wrong(err, "the line", line->object, "a JSON object");
     /* First of all, so that what else is wrong can be said of it. */
     const json_t *id = json_object_get(line->object, "id");
     if (id && !take_id(line, &keys[0], id, err)) return false;

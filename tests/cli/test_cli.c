@@ -269,7 +269,7 @@ static const usage_case usage_cases[] = {
     {{"run", "m", "--top"}, "no option --top"},
     {{"run", "m", "--zzzzzzzzz"}, "run has no option --zzzzzzzzz"},
     {{"run", "m", "-z"}, "run has no option -z"},
-    {{"run", "m", "--out", "x"}, "run has no option --out"},
+    {{"run", "m", "--window", "9"}, "run has no option --window"},
     {{"run", "m", "--json=yes"}, "--json takes no value"},
     {{"run", "m", "-p", "x", "-n", "many"}, "--max-tokens: 'many' is not a whole number"},
     {{"run", "m", "-p", "x", "-n", "-1"}, "--max-tokens: '-1' is not a whole number"},
