@@ -115,6 +115,23 @@ static void check_padding(fti_pc_mock *m) {
     free(copy);
 }
 
+/* What a layer leaves, for the rows whose logits are wanted; and logits as without it. */
+static void check_layer_outputs(fti_pc_mock *m, const record *r) {
+    const fti_pc_part part = {SUBJECT, 0, 0, 9, 3};
+    uint64_t wanted = (uint64_t)m->info.layers * part.logit_rows * m->info.hidden, good = 0;
+    const float *values = (const float *)(const void *)m->layers->data;
+    fti_pc_clear(m, 0);
+    ftk_step step = fti_pc_fill_step(m, &part, 1, part.rows);
+    step.layer_outputs = (float *)(void *)m->layers->data;
+    memset(m->layers->data, 0xFF, (size_t)m->layers->bytes);
+    if (fti_pc_run(m, &step) != FTK_OK) return;
+    for (uint64_t i = 0; i < wanted; i++) good += __builtin_isfinite(values[i]) ? 1 : 0;
+    fti_pc_check(good == wanted, "run left %llu of %llu layer outputs unwritten or not finite",
+                 (unsigned long long)(wanted - good), (unsigned long long)wanted);
+    for (uint32_t i = 0; i < part.logit_rows; i++)
+        compare(m, r, i, part.rows - part.logit_rows + i, "with the outputs of layers");
+}
+
 void fti_pc_pass_rows(const fti_pc_target *target) {
     const ftk_provider *table = fti_pc_load(target);
     fti_pc_mock *m = table ? fti_pc_mock_new(target, table) : NULL;
@@ -124,6 +141,7 @@ void fti_pc_pass_rows(const fti_pc_target *target) {
         record_alone(m, &r, LENGTH) == FTK_OK) {
         for (size_t i = 0; i < FTI_COUNT(cuts); i++) (void)run_cut(m, &cuts[i], &r);
         check_padding(m);
+        check_layer_outputs(m, &r);
     }
     free(r.logits);
     fti_pc_mock_end(m);

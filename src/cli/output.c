@@ -60,13 +60,17 @@ void fti_cli_prepare_streams(void) {
     (void)signal(SIGXFSZ, SIG_IGN);
 }
 
+static int stdout_reason; /* why it cannot be written: later calls may not know any more */
+
 bool fti_cli_flush(void) {
-    return fflush(stdout) == 0 && !ferror(stdout);
+    bool good = fflush(stdout) == 0 && !ferror(stdout);
+    if (!good && !stdout_reason) stdout_reason = errno;
+    return good;
 }
 
 int fti_cli_finish(int code) {
     bool failed = !fti_cli_flush();
-    int reason = errno;
+    int reason = stdout_reason;
     if (fclose(stdout) != 0 && !failed) {
         failed = true;
         reason = errno;
@@ -77,14 +81,18 @@ int fti_cli_finish(int code) {
 }
 
 void fti_cli_print_json(json_t *object) {
+    fti_cli_write_json(stdout, object);
+}
+
+void fti_cli_write_json(FILE *stream, json_t *object) {
     char *text = json_dumps(object, 0);
     json_decref(object);
     if (!text) {
         fti_cli_error("out of memory");
         exit(ftk_status_exit_code(FTK_E_NO_MEMORY));
     }
-    (void)fputs(text, stdout);
-    (void)fputc('\n', stdout);
+    (void)fputs(text, stream);
+    (void)fputc('\n', stream);
     free(text);
 }
 

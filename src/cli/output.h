@@ -36,6 +36,7 @@ bool fti_cli_flush(void);
 
 /* Prints `object` as one line and releases it. */
 void fti_cli_print_json(json_t *object);
+void fti_cli_write_json(FILE *stream, json_t *object);
 /* Parses and frees a report of the library. */
 json_t *fti_cli_report(char *json);
 /* JSON string of bytes that need not be UTF-8. */

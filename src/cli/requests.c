@@ -51,7 +51,8 @@ typedef struct batch {
     size_t room;          /* most that may be live */
     bool exhausted;       /* no line is left */
     bool stopping;        /* interrupted, or the results cannot be written */
-    bool broken;          /* they cannot */
+    bool broken;          /* they cannot, for this reason: */
+    int reason;
 
     size_t total, finished, failed;
     uint64_t prompt_tokens, tokens;
@@ -285,15 +286,17 @@ static bool cancelled(const record *r) {
     return r->answer.error.status == FTK_OK && r->answer.result.finish == FTK_FINISH_CANCELLED;
 }
 
+static bool flush(const batch *b) {
+    return b->out == stdout ? fti_cli_flush() : fflush(b->out) == 0 && !ferror(b->out);
+}
+
 /* Requests that were cancelled have no result: what is in the file is finished. */
 static void write_result(batch *b, const record *r) {
     if (cancelled(r) || b->broken) return;
-    json_t *object = result_json(r);
-    char *text = json_dumps(object, 0);
-    json_decref(object);
     if (b->out == stdout) hide(b);
-    b->broken = !text || fputs(text, b->out) < 0 || fputc('\n', b->out) < 0 || fflush(b->out) != 0;
-    free(text);
+    fti_cli_write_json(b->out, result_json(r));
+    b->broken = !flush(b);
+    if (b->broken) b->reason = errno;
 }
 
 static void free_record(record *r) {
@@ -505,16 +508,16 @@ static int summarise(const batch *b, bool as_json) {
     return b->finished == b->total ? 0 : FTI_CLI_EXIT_FAILED;
 }
 
-static int cannot_write(const batch *b) {
-    return fti_cli_fail(FTK_E_IO, "%s: cannot write: %s", b->values->output, strerror(errno));
+static int cannot_write(const batch *b, int reason) {
+    return fti_cli_fail(FTK_E_IO, "%s: cannot write: %s", b->values->output, strerror(reason));
 }
 
 /* Whatever ended the run, what has finished is kept. Standard output is looked at when the
  * program ends. */
 static int run_and_keep(batch *b, bool as_json) {
     int code = run_all(b);
-    if (b->broken) return b->out == stdout ? FTI_CLI_EXIT_FAILED : cannot_write(b);
-    if (b->file.stream && !fti_cli_file_commit(&b->file)) return cannot_write(b);
+    if (b->broken) return b->out == stdout ? FTI_CLI_EXIT_FAILED : cannot_write(b, b->reason);
+    if (b->file.stream && !fti_cli_file_commit(&b->file)) return cannot_write(b, errno);
     return code ? code : summarise(b, as_json);
 }
 
@@ -523,7 +526,7 @@ static int run_and_keep(batch *b, bool as_json) {
 static int open_output(batch *b) {
     b->out = stdout;
     if (!b->values->output) return 0;
-    if (!fti_cli_file_begin(&b->file, b->values->output, 0666)) return cannot_write(b);
+    if (!fti_cli_file_begin(&b->file, b->values->output, 0666)) return cannot_write(b, errno);
     b->out = b->file.stream;
     return 0;
 }

@@ -398,6 +398,7 @@ static const struct CMUnitTest tests[] = {
     ROW(writes_behind_state, "lifecycle", "behind the 256 of a sequence's state"),
     ROW(writes_arrays, "lifecycle", "run wrote to the step's arrays"),
     ROW(leaves_logits, "lifecycle", "unwritten or not finite"),
+    ROW(leaves_layers, "rows", "192 of 192 layer outputs unwritten"),
     ROW(other_stream, "lifecycle", "a stream that is not this step's"),
     ROW(destroys_late_only, "destroy", CRASHED),
     ROW(takes_any_option, "refusals", "an unknown key in provider_options was accepted"),
