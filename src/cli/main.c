@@ -99,8 +99,8 @@ static const fti_cli_command command_table[] = {
      "presence_penalty, frequency_penalty, penalty_last, stop (text or list), ignore_eos,\n"
      "special, no_thinking, logprobs, priority. Options hold where a line is silent.\n\n"
      "example: freetoken run model.gguf -p 'Once upon a time' -n 64\n\n"
-     "example: echo '{\"id\": 1, \"prompt\": \"Once upon a time\"}' |\n"
-     "         freetoken run model.gguf --requests - --batch 4",
+     "example: echo '{\"id\": 1, \"prompt\": \"Once upon a time\", \"max_tokens\": 64}' |\n"
+     "             freetoken run model.gguf --requests - --batch 4",
      RUN, 1, 1, fti_cli_run},
     {"chat", "MODEL", "converse with a model",
      "Reads a line, streams the answer, and keeps the conversation. Needs a model that was\n"

@@ -65,13 +65,14 @@ static void put_paragraph(const char *text, size_t size) {
 
 #define EXAMPLE "example: "
 
-/* The details end with an example. */
+/* The details end with examples, which share a heading. */
 static void put_details(const char *details, const char *heading) {
     for (const char *at = details; *at;) {
         const char *end = strstr(at, "\n\n");
         size_t size = end ? (size_t)(end - at) : strlen(at);
         if (strncmp(at, EXAMPLE, sizeof EXAMPLE - 1) == 0) {
             (void)printf("%s\n.nf\n", heading);
+            heading = ".PP";
             put_text(at + sizeof EXAMPLE - 1, size - (sizeof EXAMPLE - 1));
             (void)fputs("\n.fi\n", stdout);
         } else {

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "support/gguf_writer.h"
+#include "support/synth_model.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
@@ -248,6 +249,43 @@ static void qwen36_passes(void **state) {
     json_decref(report);
 }
 
+/* Sizes that no vector length divides, and experts that all are used. */
+static void qwen36_passes_uneven(void **state) {
+    (void)state;
+    char path[96], options[512];
+    int code;
+    ftk_error error = FTK_ERROR_INIT;
+    fti_synth_model m = fti_synth_tiny();
+    m.dims = (fti_synth_dims){.hidden = 96,
+                              .layers = 3,
+                              .experts = 3,
+                              .used = 3,
+                              .ff = 32,
+                              .shared_ff = 64,
+                              .heads = 3,
+                              .kv_heads = 1,
+                              .head_dim = 48,
+                              .rope_dim = 10,
+                              .key_heads = 1,
+                              .value_heads = 3,
+                              .state = 16,
+                              .conv = 3,
+                              .interval = 3,
+                              .vocabulary = 321,
+                              .context = 64};
+    for (size_t i = 0; i < FTI_SYNTH_CLASSES; i++) m.types[i] = FTK_TYPE_Q8_0;
+    m.types[FTI_SYNTH_ATTENTION] = FTK_TYPE_F16;
+    m.types[FTI_SYNTH_LINEAR] = m.types[FTI_SYNTH_ALPHA_BETA] = FTK_TYPE_F32;
+    snprintf(path, sizeof path, "%s/uneven.gguf", folder);
+    if (fti_synth_write(&m, path, &error) != FTK_OK) fail_msg("%s", error.message);
+    snprintf(options, sizeof options, "'%s' --model %s --json --timeout 600", FTK_PROVIDER_DIR,
+             path);
+    json_t *report = check_json(options, &code);
+    expect_clean(report, code);
+    json_decref(report);
+    unlink(path);
+}
+
 /* A difference that is declared is no finding, and stands in the report. */
 static void declared_tolerance(void **state) {
     (void)state;
@@ -349,6 +387,7 @@ static void broken_manifest(void **state) {
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(good_fixture_passes),
     cmocka_unit_test(qwen36_passes),
+    cmocka_unit_test(qwen36_passes_uneven),
     cmocka_unit_test(declared_tolerance),
     cmocka_unit_test(sweep_goes_on),
     cmocka_unit_test(short_context),
