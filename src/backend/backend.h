@@ -45,6 +45,11 @@ typedef struct fti_backend_ops {
     ftk_status (*capability)(const fti_backend *, ftk_str name, int64_t *value);
     /* The i-th capability's name, NULL past the end. */
     const char *(*capability_name)(const fti_backend *, size_t i);
+    /* The i-th set of kernels that this build has for the operators, in the order in which
+     * they are considered; NULL past the end. The first whose *reason is FTK_REASON_NONE is
+     * in use; *lacks names the capability that the others want. */
+    const char *(*operator_variant)(const fti_backend *, size_t i, uint32_t *reason,
+                                    const char **lacks);
     /* Bytes that an engine may plan with. */
     uint64_t (*memory_available)(const fti_backend *);
 

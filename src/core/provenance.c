@@ -200,8 +200,34 @@ static json_t *skips_json(const ftk_engine *e, uint32_t table) {
     return list;
 }
 
+/* The kernels of the generic operators, which the backend chooses as a whole. */
+static json_t *operators_json(const ftk_engine *e) {
+    json_t *o = json_object(), *passed_over = json_array(), *chosen = NULL;
+    const char *name, *lacks;
+    uint32_t reason;
+    for (size_t i = 0;
+         !chosen && (name = e->backend->ops->operator_variant(e->backend, i, &reason, &lacks));
+         i++) {
+        if (reason == FTK_REASON_NONE) {
+            chosen = text(name);
+            continue;
+        }
+        json_t *skip = json_object();
+        fti_json_set(&skip, "variant", text(name));
+        fti_json_set(&skip, "reason", text(fti_reason_text(reason)));
+        fti_json_set(&skip, "code", number(reason));
+        fti_json_set(&skip, "detail", json_sprintf("wanted %s", lacks));
+        fti_json_append(&passed_over, skip);
+    }
+    fti_json_set(&o, "operation", text("core/operators"));
+    fti_json_set(&o, "chosen", chosen ? chosen : json_null());
+    fti_json_set(&o, "passed_over", passed_over);
+    return o;
+}
+
 static json_t *variants_json(const ftk_engine *e) {
     json_t *list = json_array();
+    fti_json_append(&list, operators_json(e));
     for (uint32_t i = 0; e->chosen && i < e->provider->table->variant_table_count; i++) {
         const ftk_variant_table *t = e->provider->table->variants[i];
         json_t *o = json_object();

@@ -166,14 +166,16 @@ static bool ends_with(const char *name, const char *suffix) {
     return n > m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* Every operation runs the variant that ends in `chosen`; what was passed over has `reason`. */
+/* Every operation of the provider runs the variant that ends in `chosen`; what was passed
+ * over has `reason`. */
 static void expect_variants(const json_t *o, const char *chosen, const char *reason,
                             const char *detail) {
     const json_t *variant;
     size_t i;
-    assert_true(json_array_size(json_object_get(o, "variants")) > 0);
+    assert_true(json_array_size(json_object_get(o, "variants")) > 1);
     json_array_foreach(json_object_get(o, "variants"), i, variant) {
         const char *name = json_string_value(json_object_get(variant, "chosen"));
+        if (i == 0) continue; /* the core's, see operators_say_which_kernels */
         assert_int_equal(strncmp(name, "qwen36/", 7), 0);
         if (!ends_with(name, chosen)) fail_msg("%s runs, wanted one of %s", name, chosen);
         const json_t *over = json_object_get(variant, "passed_over");
@@ -246,6 +248,39 @@ static void missing_capabilities_are_named(void **state) {
     json_decref(o);
 }
 
+/* With this mask the operators run `chosen`, having passed over `over` others; the last of
+ * them for `reason`. */
+static void expect_operators(const char *mask, const char *chosen, size_t over,
+                             const char *reason) {
+    const char *const settings[] = {"backend.kernels", mask, NULL};
+    json_t *o = provenance_until(FTK_OPEN_CONFIGURED, settings);
+    const json_t *first = json_array_get(json_object_get(o, "variants"), 0);
+    const json_t *passed = json_object_get(first, "passed_over");
+    assert_string_equal(json_string_value(json_object_get(first, "operation")), "core/operators");
+    assert_string_equal(json_string_value(json_object_get(first, "chosen")), chosen);
+    assert_int_equal(json_array_size(passed), over);
+    if (over) {
+        const json_t *last = json_array_get(passed, over - 1);
+        assert_string_equal(json_string_value(json_object_get(last, "reason")), reason);
+        assert_non_null(strstr(json_string_value(json_object_get(last, "detail")), "wanted cpu."));
+    }
+    json_decref(o);
+}
+
+static void operators_say_which_kernels(void **state) {
+    (void)state;
+    if (!need_avx2()) skip();
+#if defined(__x86_64__)
+    bool widest = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+    const char *lacking = widest ? "policy" : "capability missing";
+    expect_operators("reference", "core/cpu_reference", 2, "policy");
+    expect_operators("0x1", "core/cpu_avx2", 1, lacking);
+    expect_operators("auto", widest ? "core/cpu_avx512_vnni" : "core/cpu_avx2", widest ? 0 : 1,
+                     lacking);
+#endif
+}
+
 static void required_means_required(void **state) {
     (void)state;
     ftk_error err = FTK_ERROR_INIT;
@@ -295,10 +330,15 @@ static void linked_in_or_loaded(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_the_provider),      cmocka_unit_test(grows_with_the_stages),
-        cmocka_unit_test(settings_have_origins),   cmocka_unit_test(options_of_an_unknown_provider),
-        cmocka_unit_test(policy_is_the_engines),   cmocka_unit_test(missing_capabilities_are_named),
-        cmocka_unit_test(required_means_required), cmocka_unit_test(linked_in_or_loaded),
+        cmocka_unit_test(names_the_provider),
+        cmocka_unit_test(grows_with_the_stages),
+        cmocka_unit_test(settings_have_origins),
+        cmocka_unit_test(options_of_an_unknown_provider),
+        cmocka_unit_test(policy_is_the_engines),
+        cmocka_unit_test(missing_capabilities_are_named),
+        cmocka_unit_test(operators_say_which_kernels),
+        cmocka_unit_test(required_means_required),
+        cmocka_unit_test(linked_in_or_loaded),
     };
     return cmocka_run_group_tests_name("test_provenance", tests, NULL, NULL);
 }

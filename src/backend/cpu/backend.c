@@ -110,34 +110,6 @@ static void destroy(fti_backend *backend) {
     fti_free(backend);
 }
 
-static const fti_backend_ops cpu_ops = {
-    .name = "cpu",
-    .capability = capability,
-    .capability_name = capability_name,
-    .memory_available = memory_available,
-    .alloc = alloc,
-    .release = release,
-    .memory_used = memory_used,
-    .adopt = adopt,
-    .stream_create = fti_cpu_stream_create,
-    .stream_destroy = fti_cpu_stream_destroy,
-    .stream_sync = fti_cpu_stream_sync,
-    .stream_counts = fti_cpu_stream_counts,
-    .upload = fti_cpu_copy,
-    .download = fti_cpu_copy,
-    .clear = fti_cpu_clear,
-    .event_create = fti_cpu_event_create,
-    .event_destroy = fti_cpu_event_destroy,
-    .event_record = fti_cpu_event_record,
-    .event_wait = fti_cpu_event_wait,
-    .capture_begin = fti_cpu_capture_begin,
-    .capture_end = fti_cpu_capture_end,
-    .graph_launch = fti_cpu_graph_launch,
-    .graph_destroy = fti_cpu_graph_destroy,
-    .graph_nodes = fti_cpu_graph_nodes,
-    .destroy = destroy,
-};
-
 /* By the address that ran, so that no bookkeeping of choices can hide another one. */
 static bool in_table(const fti_cpu_kernels *table, ftk_cpu_kernel function) {
     _Static_assert(sizeof *table % sizeof function == 0, "a table holds kernels only");
@@ -150,15 +122,31 @@ static bool in_table(const fti_cpu_kernels *table, ftk_cpu_kernel function) {
 
 /* Tables of kernels, the one to be preferred first; the last needs nothing. */
 static const struct {
+    const char *name;
     const fti_cpu_kernels *kernels;
     uint32_t needs;
 } tables[] = {
 #if defined(__x86_64__)
-    {&fti_cpu_kernels_vnni, FTI_CPU_MASK_AVX2 | FTI_CPU_MASK_AVX512F | FTI_CPU_MASK_AVX512_VNNI},
-    {&fti_cpu_kernels_avx2, FTI_CPU_MASK_AVX2},
+    {"core/cpu_avx512_vnni", &fti_cpu_kernels_vnni,
+     FTI_CPU_MASK_AVX2 | FTI_CPU_MASK_AVX512F | FTI_CPU_MASK_AVX512_VNNI},
+    {"core/cpu_avx2", &fti_cpu_kernels_avx2, FTI_CPU_MASK_AVX2},
 #endif
-    {&fti_cpu_kernels_c, 0},
+    {"core/cpu_reference", &fti_cpu_kernels_c, 0},
 };
+
+static const char *operator_variant(const fti_backend *backend, size_t i, uint32_t *reason,
+                                    const char **lacks) {
+    if (i >= FTI_COUNT(tables)) return NULL;
+    uint32_t here = fti_cpu_features(), missing = tables[i].needs & ~here;
+    uint32_t masked = tables[i].needs & ~cpu_const(backend)->kernel_mask;
+    *lacks = NULL;
+    *reason = missing  ? FTK_REASON_CAPABILITY_MISSING
+              : masked ? FTK_REASON_POLICY
+                       : FTK_REASON_NONE;
+    for (size_t f = 0; f < FTI_COUNT(feature_names) && !*lacks; f++)
+        if ((missing ? missing : masked) & feature_names[f].bit) *lacks = feature_names[f].name;
+    return tables[i].name;
+}
 
 void fti_cpu_count(fti_stream_counts *counts, ftk_cpu_kernel function, uint64_t items) {
     size_t i = 0;
@@ -194,6 +182,35 @@ static ftk_status choose_threads(uint32_t asked, uint32_t *threads, ftk_error *e
     *threads = asked ? asked : allowed;
     return FTK_OK;
 }
+
+static const fti_backend_ops cpu_ops = {
+    .name = "cpu",
+    .capability = capability,
+    .capability_name = capability_name,
+    .operator_variant = operator_variant,
+    .memory_available = memory_available,
+    .alloc = alloc,
+    .release = release,
+    .memory_used = memory_used,
+    .adopt = adopt,
+    .stream_create = fti_cpu_stream_create,
+    .stream_destroy = fti_cpu_stream_destroy,
+    .stream_sync = fti_cpu_stream_sync,
+    .stream_counts = fti_cpu_stream_counts,
+    .upload = fti_cpu_copy,
+    .download = fti_cpu_copy,
+    .clear = fti_cpu_clear,
+    .event_create = fti_cpu_event_create,
+    .event_destroy = fti_cpu_event_destroy,
+    .event_record = fti_cpu_event_record,
+    .event_wait = fti_cpu_event_wait,
+    .capture_begin = fti_cpu_capture_begin,
+    .capture_end = fti_cpu_capture_end,
+    .graph_launch = fti_cpu_graph_launch,
+    .graph_destroy = fti_cpu_graph_destroy,
+    .graph_nodes = fti_cpu_graph_nodes,
+    .destroy = destroy,
+};
 
 ftk_status fti_cpu_backend_create(const fti_backend_options *options, fti_backend **out,
                                   ftk_error *err) {
