@@ -81,27 +81,28 @@ ftk_str qwen36_str(const char *text) {
     return s;
 }
 
-#define MESSAGE_MAX 512
+static void report(const ftk_host *host, ftk_core_ctx *ctx, int32_t severity, ftk_status status,
+                   const char *format, va_list args) {
+    char text[512];
+    vsnprintf(text, sizeof text, format, args);
+    host->report(ctx, severity, status, qwen36_str(text));
+}
 
 ftk_status qwen36_fail(const ftk_host *host, ftk_core_ctx *ctx, ftk_status status,
                        const char *format, ...) {
-    char text[MESSAGE_MAX];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    report(host, ctx, FTK_SEVERITY_ERROR, status, format, args);
     va_end(args);
-    host->report(ctx, FTK_SEVERITY_ERROR, status, qwen36_str(text));
     return status;
 }
 
 void qwen36_note(const ftk_host *host, ftk_core_ctx *ctx, int32_t severity, const char *format,
                  ...) {
-    char text[MESSAGE_MAX];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    report(host, ctx, severity, FTK_OK, format, args);
     va_end(args);
-    host->report(ctx, severity, FTK_OK, qwen36_str(text));
 }
 
 /* ---- lifecycle ---- */
