@@ -314,7 +314,7 @@ typedef struct ftk_request {
     uint32_t chat_flags;     /* FTK_CHAT_ */
     uint32_t ignore_end;     /* 1: go on past end tokens */
     uint32_t logprobs;       /* most likely tokens to report beside each, at most 20; 0: off */
-    int32_t priority;        /* kept, and reported; requests run in order of arrival today */
+    int32_t priority;        /* the larger, the sooner; equal ones in order of arrival */
     uint32_t chunk;          /* prompt rows per step; 0: scheduler.prefill_tokens */
     ftk_sampling sampling;
     /* Every event of the request. A return other than 0 cancels it. NULL: events wait
@@ -338,9 +338,11 @@ FTK_API ftk_status ftk_submit(ftk_engine *engine, const ftk_request *request, ui
  * is none of that number, or its DONE has been delivered. */
 FTK_API ftk_status ftk_cancel(ftk_engine *engine, uint64_t id, ftk_error *err);
 
-/* Runs one step: one row of each running request that has its prompt behind it, and
- * prompt rows of the first one that has not. *rows is the number of rows that ran; 0
- * means that there is nothing to do. */
+/* Runs one step: starts waiting requests as far as there is room, then runs one row of each
+ * running request that has its prompt behind it, and prompt rows of the others, up to
+ * scheduler.prefill_tokens rows in all. *rows is the number of rows that ran; 0 means that
+ * there is nothing to do. Never 0 with FTK_OK while requests wait that cannot start: then
+ * FTK_E_INTERNAL, and the one that holds up the others has ended. */
 FTK_API ftk_status ftk_engine_step(ftk_engine *engine, uint32_t *rows, ftk_error *err);
 
 /* The oldest event of request `id`, or of any that is polled with id 0. Waits at most

@@ -114,7 +114,8 @@ ftk_status fti_request_create(const ftk_request *asked, const int32_t *prompt, s
     r->counts.chunk = asked->chunk && asked->chunk < most_rows ? asked->chunk : most_rows;
     r->page_count = (uint32_t)((fti_request_positions(r) + FTI_PAGE_TOKENS - 1) / FTI_PAGE_TOKENS);
     r->ignore_end = asked->ignore_end != 0;
-    r->priority = asked->priority;
+    r->counts.priority = r->waiter.priority = asked->priority;
+    r->waiter.pages = r->page_count;
     r->on_event = asked->on_event;
     r->user = asked->user;
     r->slot = -1;

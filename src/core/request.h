@@ -12,6 +12,7 @@
 #include "core/tokenizer.h"
 #include "freetoken/freetoken.h"
 #include "sched/pages.h"
+#include "sched/queue.h"
 #include "sched/steps.h"
 
 #include <stdatomic.h>
@@ -50,11 +51,11 @@ typedef struct fti_queued_event {
 typedef enum { FTI_REQUEST_WAITING, FTI_REQUEST_RUNNING, FTI_REQUEST_ENDED } fti_request_state;
 
 typedef struct fti_request {
-    struct fti_request *next; /* in order of arrival */
+    fti_waiter waiter;                   /* first, see fti_request_of */
+    struct fti_request *previous, *next; /* in order of arrival */
     uint64_t id;
     fti_request_state state;
     atomic_bool cancelled; /* asked for, by any thread; takes effect within a step */
-    int32_t priority;
 
     int32_t *ids; /* prompt and chosen tokens: [capacity] */
     size_t capacity;
@@ -107,6 +108,10 @@ void fti_request_free(fti_request *request);
 
 /* Queues a copy of `event`, the engine's `number`-th; false: out of memory. */
 bool fti_request_queue(fti_request *request, const ftk_event *event, uint64_t number);
+
+static inline fti_request *fti_request_of(fti_waiter *waiter) {
+    return (fti_request *)waiter;
+}
 
 /* Positions that this request may come to occupy. */
 static inline uint64_t fti_request_positions(const fti_request *r) {

@@ -29,7 +29,10 @@ struct fti_service {
 
     fti_request *requests, *last; /* in order of arrival, ended ones with events included */
     uint64_t next_id, next_event;
-    uint32_t running, waiting;
+    fti_queue waiting;
+    fti_request **runners; /* [sequences] in order of admission */
+    uint32_t running;
+    bool cancelling; /* a request has been cancelled that may not have ended */
     fti_numbers slots, pages;
 
     /* Of the step at hand; only the thread that runs steps touches these. */
@@ -60,7 +63,7 @@ static void destroy_service(fti_service *s) {
     }
     fti_numbers_destroy(&s->slots);
     fti_numbers_destroy(&s->pages);
-    void *const owned[] = {s->batch,     s->counts,  s->shares,
+    void *const owned[] = {s->runners,   s->batch,   s->counts,      s->shares,
                            s->sequences, s->by_rows, s->by_sequences};
     for (size_t i = 0; i < FTI_COUNT(owned); i++) fti_free(owned[i]);
     pthread_cond_destroy(&s->changed);
@@ -83,15 +86,16 @@ ftk_status fti_service_create(ftk_engine *e, ftk_error *err) {
     if (!s) return fti_no_memory(err, sizeof *s, "the request service");
     init_sync(s);
     s->next_id = 1;
-    s->batch = fti_calloc(n, sizeof(fti_request *)); /* NOLINT(bugprone-sizeof-expression) */
+    s->runners = fti_calloc(n, sizeof(fti_request *)); /* NOLINT(bugprone-sizeof-expression) */
+    s->batch = fti_calloc(n, sizeof(fti_request *));   /* NOLINT(bugprone-sizeof-expression) */
     s->counts = fti_calloc(n, sizeof *s->counts);
     s->shares = fti_calloc(n, sizeof *s->shares);
     s->sequences = fti_calloc(n, sizeof *s->sequences);
     s->by_rows = fti_calloc((size_t)e->buffers.rows + 1, sizeof *s->by_rows);
     s->by_sequences = fti_calloc((size_t)n + 1, sizeof *s->by_sequences);
     bool pools = fti_numbers_create(&s->slots, n) && fti_numbers_create(&s->pages, e->budget.pages);
-    if (!pools || !s->batch || !s->counts || !s->shares || !s->sequences || !s->by_rows ||
-        !s->by_sequences) {
+    if (!pools || !s->runners || !s->batch || !s->counts || !s->shares || !s->sequences ||
+        !s->by_rows || !s->by_sequences) {
         destroy_service(s);
         return fti_no_memory(err, (uint64_t)n * sizeof *s->sequences, "the request service");
     }
@@ -133,7 +137,7 @@ ftk_status fti_service_borrow(ftk_engine *e, uint64_t tokens, int32_t *slot, int
     fti_service *s = e->service;
     uint32_t count = (uint32_t)((tokens + FTI_PAGE_TOKENS - 1) / FTI_PAGE_TOKENS);
     pthread_mutex_lock(&s->lock);
-    uint32_t busy = s->running + s->waiting;
+    uint32_t busy = s->running + s->waiting.count;
     bool taken = busy == 0 && fti_numbers_take(&s->slots, 1, slot);
     if (taken && !fti_numbers_take(&s->pages, count, pages)) {
         fti_numbers_give(&s->slots, slot, 1);
@@ -162,30 +166,40 @@ static fti_request *find_request(const fti_service *s, uint64_t id) {
     return NULL;
 }
 
-static void remove_request(fti_service *s, const fti_request *gone) {
-    fti_request **at = &s->requests, *before = NULL;
-    while (*at != gone) {
-        before = *at;
-        at = &(*at)->next;
-    }
-    *at = gone->next;
-    if (s->last == gone) s->last = before;
+static void add_request(fti_service *s, fti_request *r) {
+    r->previous = s->last;
+    *(s->last ? &s->last->next : &s->requests) = r;
+    s->last = r;
+    fti_queue_add(&s->waiting, &r->waiter);
 }
 
-/* Waiting requests start in order of arrival, as long as the first one fits whole. */
-static void admit(ftk_engine *e) {
-    fti_service *s = e->service;
-    for (fti_request *r = s->requests; r && s->running < e->settings.sequences; r = r->next) {
-        if (r->state != FTI_REQUEST_WAITING) continue;
-        if (!fti_numbers_take(&s->slots, 1, &r->slot)) return;
-        if (!fti_numbers_take(&s->pages, r->page_count, r->pages)) {
-            fti_numbers_give(&s->slots, &r->slot, 1);
-            return;
-        }
+static void remove_request(fti_service *s, const fti_request *gone) {
+    *(gone->previous ? &gone->previous->next : &s->requests) = gone->next;
+    *(gone->next ? &gone->next->previous : &s->last) = gone->previous;
+}
+
+static fti_room room_of(const fti_service *s) {
+    return (fti_room){s->slots.available, s->pages.available};
+}
+
+/* What the queue lets start fits whole: taking it cannot fail. */
+static void admit(fti_service *s) {
+    for (;;) {
+        const fti_room room = room_of(s);
+        fti_waiter *started = fti_queue_start(&s->waiting, &room);
+        if (!started) return;
+        fti_request *r = fti_request_of(started);
+        (void)fti_numbers_take(&s->slots, 1, &r->slot);
+        (void)fti_numbers_take(&s->pages, r->page_count, r->pages);
         r->state = FTI_REQUEST_RUNNING;
-        s->waiting--;
-        s->running++;
+        s->runners[s->running++] = r;
     }
+}
+
+static void remove_runner(fti_service *s, const fti_request *gone) {
+    uint32_t at = 0;
+    while (s->runners[at] != gone) at++;
+    for (s->running--; at < s->running; at++) s->runners[at] = s->runners[at + 1];
 }
 
 /* ---- events, without the lock ---- */
@@ -218,9 +232,9 @@ static void release(ftk_engine *e, fti_request *r) {
     if (r->state == FTI_REQUEST_RUNNING) {
         fti_numbers_give(&s->slots, &r->slot, 1);
         fti_numbers_give(&s->pages, r->pages, r->page_count);
-        s->running--;
+        remove_runner(s, r);
     } else {
-        s->waiting--;
+        fti_queue_remove(&s->waiting, &r->waiter);
     }
     r->state = FTI_REQUEST_ENDED;
     s->ended++;
@@ -255,13 +269,14 @@ static void end_request(ftk_engine *e, fti_request *r, uint32_t finish, const ft
 /* ---- a step ---- */
 
 /* Requests that were cancelled since the last step. Callbacks may submit and cancel, so the
- * list is looked through anew after each. */
+ * list is looked through anew after each; without any, not at all, since it may be long. */
 static void end_cancelled(ftk_engine *e) {
     fti_service *s = e->service;
     for (;;) {
         pthread_mutex_lock(&s->lock);
-        fti_request *r = s->requests;
+        fti_request *r = s->cancelling ? s->requests : NULL;
         while (r && !(r->cancelled && r->state != FTI_REQUEST_ENDED)) r = r->next;
+        if (!r) s->cancelling = false;
         pthread_mutex_unlock(&s->lock);
         if (!r) return;
         end_request(e, r, FTK_FINISH_CANCELLED, NULL);
@@ -271,11 +286,10 @@ static void end_cancelled(ftk_engine *e) {
 /* Fills the batch with the running requests; returns how many take part in the step. */
 static uint32_t gather(ftk_engine *e) {
     fti_service *s = e->service;
-    uint32_t count = 0;
     pthread_mutex_lock(&s->lock);
-    admit(e);
-    for (fti_request *r = s->requests; r; r = r->next)
-        if (r->state == FTI_REQUEST_RUNNING) s->batch[count++] = r;
+    admit(s);
+    uint32_t count = s->running;
+    for (uint32_t i = 0; i < count; i++) s->batch[i] = s->runners[i];
     pthread_mutex_unlock(&s->lock);
     for (uint32_t i = 0; i < count; i++) s->counts[i] = s->batch[i]->counts;
     fti_next_step(s->counts, count, e->buffers.rows, s->shares);
@@ -392,13 +406,42 @@ static void fail_batch(ftk_engine *e, uint32_t count, const ftk_error *failure) 
         end_request(e, e->service->batch[i], FTK_FINISH_ERROR, failure);
 }
 
+/* Of those that nothing can come from any more, the first; one that has just arrived is not. */
+static fti_request *stalled_request(const fti_service *s) {
+    const fti_room room = room_of(s);
+    fti_waiter *next = fti_queue_next(&s->waiting);
+    if (s->running > 0) return s->runners[0];
+    bool fits = next && fti_queue_reason(&s->waiting, next, &room) == FTI_WAIT_STEP;
+    return next && !fits ? fti_request_of(next) : NULL;
+}
+
+/* Nothing could run. If that is for want of work, all is well. Otherwise whoever comes next
+ * holds up all the others and would do so for ever: it ends, with the numbers. */
+static ftk_status check_idle(ftk_engine *e, ftk_error *err) {
+    fti_service *s = e->service;
+    ftk_error failure = FTK_ERROR_INIT;
+    pthread_mutex_lock(&s->lock);
+    fti_request *r = stalled_request(s);
+    if (r)
+        fti_fail(&failure, FTK_E_INTERNAL,
+                 "the scheduler has stalled: %u requests run, %u wait, and no row can run: request "
+                 "%llu needs a state slot and %u pages of the KV cache, %u of %u slots and %u of "
+                 "%u pages are free: please report this",
+                 s->running, s->waiting.count, (unsigned long long)r->id, r->page_count,
+                 s->slots.available, s->slots.count, s->pages.available, s->pages.count);
+    pthread_mutex_unlock(&s->lock);
+    if (!r) return FTK_OK;
+    end_request(e, r, FTK_FINISH_ERROR, &failure);
+    return fti_fail(err, failure.status, "%s", failure.message);
+}
+
 /* One step, by the thread that has the right to. */
 static ftk_status run_one(ftk_engine *e, uint32_t *rows, ftk_error *err) {
     fti_service *s = e->service;
     *rows = 0;
     end_cancelled(e);
     uint32_t count = gather(e);
-    if (count == 0) return FTK_OK;
+    if (count == 0) return check_idle(e, err);
     ftk_error failure = FTK_ERROR_INIT;
     bool replayed;
     ftk_status status = run_batch(e, count, &replayed, &failure);
@@ -430,7 +473,7 @@ ftk_status ftk_engine_step(ftk_engine *e, uint32_t *rows, ftk_error *err) {
 /* ---- the engine's thread ---- */
 
 static bool has_work(const fti_service *s) {
-    return s->running + s->waiting > 0;
+    return s->running + s->waiting.count > 0;
 }
 
 static void *serve(void *argument) {
@@ -514,12 +557,7 @@ static ftk_status enqueue(ftk_engine *e, fti_request *r, uint64_t *id) {
     fti_service *s = e->service;
     pthread_mutex_lock(&s->lock);
     *id = r->id = s->next_id++;
-    if (s->last)
-        s->last->next = r;
-    else
-        s->requests = r;
-    s->last = r;
-    s->waiting++;
+    add_request(s, r);
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
     return FTK_OK;
@@ -546,7 +584,7 @@ ftk_status ftk_cancel(ftk_engine *e, uint64_t id, ftk_error *err) {
     pthread_mutex_lock(&s->lock);
     fti_request *r = find_request(s, id);
     bool live = r && r->state != FTI_REQUEST_ENDED;
-    if (live) r->cancelled = true;
+    if (live) r->cancelled = s->cancelling = true;
     pthread_mutex_unlock(&s->lock);
     if (live) return FTK_OK;
     return fti_fail(err, FTK_E_NOT_FOUND, "there is no request %llu, or it has ended",
@@ -731,15 +769,21 @@ static json_t *histogram(const uint64_t *counts, uint32_t largest) {
     return o;
 }
 
-/* Requests that have not ended, in order of arrival. */
+/* Requests that have not ended, in order of arrival; those that wait say what for. */
 static json_t *live_requests(const fti_service *s) {
+    const fti_room room = room_of(s);
     json_t *list = json_array();
     for (const fti_request *r = s->requests; r; r = r->next) {
         if (r->state == FTI_REQUEST_ENDED) continue;
         json_t *o = json_object();
         fti_json_set(&o, "id", json_integer((json_int_t)r->id));
-        fti_json_set(&o, "priority", json_integer(r->priority));
+        fti_json_set(&o, "priority", json_integer(r->waiter.priority));
         fti_json_set(&o, "running", json_boolean(r->state == FTI_REQUEST_RUNNING));
+        fti_json_set(&o, "pages", json_integer(r->page_count));
+        if (r->state == FTI_REQUEST_WAITING)
+            fti_json_set(
+                &o, "waits_for",
+                json_string(fti_wait_text(fti_queue_reason(&s->waiting, &r->waiter, &room))));
         fti_json_append(&list, o);
     }
     return list;
@@ -757,7 +801,7 @@ json_t *fti_service_stats(const ftk_engine *e) {
                 {"decode_rows", s->decode_rows},
                 {"graph_replays", s->replays},
                 {"requests_running", s->running},
-                {"requests_waiting", s->waiting},
+                {"requests_waiting", s->waiting.count},
                 {"requests_ended", s->ended},
                 {"pages_used", s->pages.count - s->pages.available},
                 {"pages", s->pages.count},

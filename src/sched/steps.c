@@ -15,29 +15,52 @@ static fti_step_share decode_share(const fti_request_counts *c) {
     return share;
 }
 
-static fti_step_share prompt_share(const fti_request_counts *c, uint32_t room) {
+/* Rows of its prompt that a request may still have in this step. */
+static uint32_t rows_wanted(const fti_request_counts *c, const fti_step_share *share) {
+    if (!in_prompt(c)) return 0;
     uint64_t left = c->prompt - c->computed;
-    uint32_t most = c->chunk < room ? c->chunk : room;
-    fti_step_share share = {.first = c->computed, .rows = left < most ? (uint32_t)left : most};
-    share.samples = share.rows == left;
-    return share;
+    return (left < c->chunk ? (uint32_t)left : c->chunk) - share->rows;
+}
+
+/* Adds as many prompt rows to a share as `room` has, and returns how many these are. */
+static uint32_t add_prompt_rows(const fti_request_counts *c, fti_step_share *share, uint32_t room) {
+    uint32_t wanted = rows_wanted(c, share), rows = wanted < room ? wanted : room;
+    share->rows += rows;
+    share->samples = c->computed + share->rows == c->prompt;
+    return rows;
+}
+
+/* The prompt whose turn it is, or `count` if none wants rows. */
+static size_t next_prompt(const fti_request_counts *requests, size_t count,
+                          const fti_step_share *shares) {
+    size_t best = count;
+    for (size_t i = 0; i < count; i++)
+        if (rows_wanted(&requests[i], &shares[i]) > 0 &&
+            (best == count || requests[i].priority > requests[best].priority))
+            best = i;
+    return best;
+}
+
+static uint32_t first_share(uint32_t room) {
+    return room < FTI_FIRST_PROMPT_SHARE ? 1 : room / FTI_FIRST_PROMPT_SHARE;
 }
 
 uint32_t fti_next_step(const fti_request_counts *requests, size_t count, uint32_t most_rows,
                        fti_step_share *shares) {
     uint32_t rows = 0;
-    size_t first_prompt = count;
+    size_t oldest = count;
     for (size_t i = 0; i < count; i++) {
         shares[i] = (fti_step_share){.first = requests[i].computed};
         if (!in_prompt(&requests[i]))
             shares[i] = decode_share(&requests[i]);
-        else if (first_prompt == count)
-            first_prompt = i;
+        else if (oldest == count)
+            oldest = i;
         rows += shares[i].rows;
     }
-    if (first_prompt < count && rows < most_rows) {
-        shares[first_prompt] = prompt_share(&requests[first_prompt], most_rows - rows);
-        rows += shares[first_prompt].rows;
-    }
+    if (oldest == count || rows >= most_rows) return rows;
+    rows += add_prompt_rows(&requests[oldest], &shares[oldest], first_share(most_rows - rows));
+    for (size_t i = next_prompt(requests, count, shares); i < count && rows < most_rows;
+         i = next_prompt(requests, count, shares))
+        rows += add_prompt_rows(&requests[i], &shares[i], most_rows - rows);
     return rows;
 }

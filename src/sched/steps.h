@@ -1,7 +1,10 @@
 /*
- * steps.h: which rows of which requests run next. A pure decision over counts:
- * every request that has its prompt behind it gets one row, and the first one that has
- * not gets a chunk of its prompt, in order of arrival.
+ * steps.h: which rows of which requests run next. A pure decision over counts.
+ *
+ * Every request that has its prompt behind it gets one row. What room the step has left
+ * goes to prompts: to those of the highest priority first, inside a priority to those that
+ * were admitted first. So that no prompt stands still behind others that keep coming, an
+ * eighth of the room, at least one row, goes to the one that was admitted first before that.
  */
 #ifndef FTI_STEPS_H
 #define FTI_STEPS_H
@@ -10,11 +13,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define FTI_FIRST_PROMPT_SHARE 8u /* one part in so many */
+
 typedef struct fti_request_counts {
     uint64_t prompt;   /* tokens of the prompt */
     uint64_t chosen;   /* tokens chosen so far, of which the last has not run */
     uint64_t computed; /* positions that have run */
     uint32_t chunk;    /* most rows of a prompt in one step, at least 1 */
+    int32_t priority;  /* the larger, the sooner */
 } fti_request_counts;
 
 typedef struct fti_step_share {
@@ -24,7 +30,7 @@ typedef struct fti_step_share {
     bool samples;   /* its last row is followed by a new token */
 } fti_step_share;
 
-/* Shares of `count` running requests, in order of arrival, in one step of at most
+/* Shares of `count` running requests, in order of admission, in one step of at most
  * `most_rows` rows (at least `count`). Returns the rows of the step. */
 uint32_t fti_next_step(const fti_request_counts *requests, size_t count, uint32_t most_rows,
                        fti_step_share *shares);

@@ -1,6 +1,6 @@
 /*
  * test_sched.c: the decisions of the scheduler against models that say the same by brute
- * force, over many random operations: which rows run next, which numbers are free.
+ * force, over many random operations: which rows run next, who starts next, which numbers are free.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,7 @@
 
 #include "sched/budget.h"
 #include "sched/pages.h"
+#include "sched/queue.h"
 #include "sched/steps.h"
 
 static uint64_t next_random(uint64_t *seed) {
@@ -39,6 +40,7 @@ static scene random_scene(uint64_t *seed) {
         fti_request_counts *r = &s.requests[i];
         r->prompt = 1 + below(seed, 30);
         r->chunk = 1 + below(seed, 40);
+        r->priority = (int32_t)below(seed, 3) - 1;
         if (below(seed, 2)) {
             r->computed = below(seed, (uint32_t)r->prompt);
         } else {
@@ -49,22 +51,36 @@ static scene random_scene(uint64_t *seed) {
     return s;
 }
 
+static bool may_have_row(const scene *s, const uint32_t *rows, size_t i) {
+    const fti_request_counts *r = &s->requests[i];
+    return r->computed < r->prompt && rows[i] < r->chunk && r->computed + rows[i] < r->prompt;
+}
+
 /* Row by row, as the header promises them: a decode row for each that has its prompt
- * behind it; then prompt rows for the first that has not, while there is room. */
+ * behind it; the first prompt's part of the room; then always one row more for the first
+ * prompt of the highest priority that may have one. */
 static uint32_t rows_by_force(const scene *s, uint32_t *rows) {
     uint32_t used = 0;
-    for (size_t i = 0; i < s->count; i++) {
+    size_t first = s->count;
+    for (size_t i = s->count; i-- > 0;) {
         rows[i] = s->requests[i].computed >= s->requests[i].prompt;
         used += rows[i];
+        if (rows[i] == 0) first = i;
     }
-    for (size_t i = 0; i < s->count; i++) {
-        const fti_request_counts *r = &s->requests[i];
-        if (r->computed >= r->prompt) continue;
-        while (used < s->most_rows && rows[i] < r->chunk && r->computed + rows[i] < r->prompt) {
-            rows[i]++;
-            used++;
-        }
-        break;
+    uint32_t part = (s->most_rows - used) / 8;
+    if (part == 0 && used < s->most_rows) part = 1;
+    for (; part > 0 && first < s->count && may_have_row(s, rows, first); part--) {
+        rows[first]++;
+        used++;
+    }
+    for (size_t best; used < s->most_rows; used++) {
+        best = s->count;
+        for (size_t i = s->count; i-- > 0;)
+            if (may_have_row(s, rows, i) &&
+                (best == s->count || s->requests[i].priority >= s->requests[best].priority))
+                best = i;
+        if (best == s->count) break;
+        rows[best]++;
     }
     return used;
 }
@@ -96,7 +112,8 @@ static void run_scene(uint64_t *seed) {
     uint64_t want[MOST];
     s.most_rows = (uint32_t)s.count + below(seed, 8);
     for (size_t i = 0; i < s.count; i++) {
-        s.requests[i] = (fti_request_counts){1 + below(seed, 40), 0, 0, 1 + below(seed, 9)};
+        s.requests[i] = (fti_request_counts){1 + below(seed, 40), 0, 0, 1 + below(seed, 9),
+                                             (int32_t)below(seed, 3)};
         want[i] = 1 + below(seed, 12);
     }
     for (int steps = 0; s.count > 0; steps++) {
@@ -127,12 +144,152 @@ static void every_request_comes_to_its_end(void **state) {
 static void nothing_to_do(void **state) {
     (void)state;
     assert_int_equal(fti_next_step(NULL, 0, 0, NULL), 0);
-    const fti_request_counts full[2] = {{4, 1, 4, 8}, {9, 0, 0, 8}};
+    const fti_request_counts full[2] = {{4, 1, 4, 8, 0}, {9, 0, 0, 8, 0}};
     fti_step_share shares[2];
     /* No room beside the decode row: the prompt waits. */
     assert_int_equal(fti_next_step(full, 2, 1, shares), 1);
     assert_int_equal(shares[1].rows, 0);
     assert_false(shares[1].samples);
+}
+
+/* A long prompt of the lowest priority, while short ones of a higher one take each other's
+ * place without end: it gets through in the steps that an eighth of the room allows. */
+static void no_prompt_stands_still(void **state) {
+    (void)state;
+    static const uint32_t budgets[] = {1, 3, 8, 64, 192, 512};
+    for (size_t b = 0; b < FTI_COUNT(budgets); b++) {
+        fti_request_counts r[4] = {{1000, 0, 0, 512, -5}};
+        uint64_t part = budgets[b] < 8 ? 1 : budgets[b] / 8, steps = 0, others = 0;
+        for (; r[0].computed < r[0].prompt; steps++) {
+            fti_step_share shares[4];
+            for (size_t i = 1; i < 4; i++)
+                if (r[i].computed == r[i].prompt) r[i] = (fti_request_counts){300, 0, 0, 512, 9};
+            assert_int_equal(fti_next_step(r, 4, budgets[b], shares), budgets[b]);
+            for (size_t i = 0; i < 4; i++) r[i].computed += shares[i].rows;
+            others += shares[1].rows + shares[2].rows + shares[3].rows;
+        }
+        assert_true(steps <= (1000 + part - 1) / part);
+        /* And the priority is worth something all the same. */
+        if (budgets[b] >= 8) assert_true(others > 5 * r[0].prompt);
+    }
+}
+
+/* ---- who waits ---- */
+
+#define WAITERS 40u
+
+typedef struct waiting {
+    fti_waiter waiters[WAITERS];
+    uint64_t arrival[WAITERS]; /* 0: not in the queue */
+    uint32_t overtaken;        /* starts in a row that have left the oldest behind */
+} waiting;
+
+static size_t oldest_by_force(const waiting *w) {
+    size_t oldest = WAITERS;
+    for (size_t i = 0; i < WAITERS; i++)
+        if (w->arrival[i] && (oldest == WAITERS || w->arrival[i] < w->arrival[oldest])) oldest = i;
+    return oldest;
+}
+
+static size_t next_by_force(const waiting *w) {
+    size_t best = WAITERS;
+    if (w->overtaken == FTI_OVERTAKINGS) return oldest_by_force(w);
+    for (size_t i = 0; i < WAITERS; i++) {
+        if (!w->arrival[i]) continue;
+        bool better = best == WAITERS || w->waiters[i].priority > w->waiters[best].priority ||
+                      (w->waiters[i].priority == w->waiters[best].priority &&
+                       w->arrival[i] < w->arrival[best]);
+        if (better) best = i;
+    }
+    return best;
+}
+
+static void leave_by_force(waiting *w, size_t i, bool starts) {
+    if (i == oldest_by_force(w))
+        w->overtaken = 0;
+    else
+        w->overtaken += starts;
+    w->arrival[i] = 0;
+}
+
+/* What each is told, and then what happens. */
+static void check_start(fti_queue *q, waiting *w, const fti_room *room) {
+    size_t next = next_by_force(w);
+    assert_ptr_equal(fti_queue_next(q), next < WAITERS ? &w->waiters[next] : NULL);
+    bool fits = next < WAITERS && room->slots > 0 && w->waiters[next].pages <= room->pages;
+    for (size_t i = 0; i < WAITERS; i++) {
+        if (!w->arrival[i]) continue;
+        fti_wait wanted = i != next         ? FTI_WAIT_TURN
+                          : fits            ? FTI_WAIT_STEP
+                          : room->slots > 0 ? FTI_WAIT_PAGES
+                                            : FTI_WAIT_SLOT;
+        assert_int_equal(fti_queue_reason(q, &w->waiters[i], room), wanted);
+    }
+    uint32_t before = q->count;
+    assert_ptr_equal(fti_queue_start(q, room), fits ? &w->waiters[next] : NULL);
+    assert_int_equal(q->count, before - fits);
+    if (fits) leave_by_force(w, next, true);
+}
+
+static void the_queue_follows_the_rule(void **state) {
+    (void)state;
+    uint64_t seed = 5, arrivals = 0;
+    fti_queue q = {.count = 0};
+    waiting w = {.overtaken = 0};
+    uint32_t most = 0;
+    for (int round = 0; round < 50000; round++) {
+        size_t i = below(&seed, WAITERS);
+        const fti_room room = {below(&seed, 8), below(&seed, 12)};
+        if (below(&seed, 3) == 0) {
+            check_start(&q, &w, &room);
+        } else if (!w.arrival[i]) {
+            w.waiters[i].priority = (int32_t)below(&seed, 5) - 2;
+            w.waiters[i].pages = below(&seed, 10);
+            w.arrival[i] = ++arrivals;
+            fti_queue_add(&q, &w.waiters[i]);
+        } else if (below(&seed, 3) == 0) { /* cancelled */
+            fti_queue_remove(&q, &w.waiters[i]);
+            leave_by_force(&w, i, false);
+        }
+        if (q.count > most) most = q.count;
+    }
+    assert_true(most > WAITERS / 2);
+}
+
+/* One of the lowest priority among others that never end: it starts as the eighth. */
+static void nobody_waits_for_ever(void **state) {
+    (void)state;
+    const fti_room room = {1, 1};
+    fti_queue q = {.count = 0};
+    fti_waiter low = {.priority = INT32_MIN}, high[16] = {{.priority = 0}};
+    fti_queue_add(&q, &low);
+    for (size_t i = 0; i < 16; i++) {
+        high[i].priority = INT32_MAX;
+        fti_queue_add(&q, &high[i]);
+        fti_waiter *started = fti_queue_start(&q, &room);
+        assert_ptr_equal(started, i < FTI_OVERTAKINGS    ? &high[i]
+                                  : i == FTI_OVERTAKINGS ? &low
+                                                         : &high[i - 1]);
+    }
+    for (int reason = 0; reason < FTI_WAIT_REASONS; reason++)
+        assert_true(strlen(fti_wait_text((fti_wait)reason)) > 3);
+}
+
+/* A large one that does not fit is not passed by a small one that would. */
+static void nobody_passes_the_next(void **state) {
+    (void)state;
+    fti_queue q = {.count = 0};
+    fti_waiter large = {.pages = 5}, small = {.pages = 1};
+    fti_room room = {4, 4};
+    fti_queue_add(&q, &large);
+    fti_queue_add(&q, &small);
+    assert_null(fti_queue_start(&q, &room));
+    room = (fti_room){0, 9};
+    assert_null(fti_queue_start(&q, &room));
+    room = (fti_room){4, 5};
+    assert_ptr_equal(fti_queue_start(&q, &room), &large);
+    assert_ptr_equal(fti_queue_start(&q, &room), &small);
+    assert_null(fti_queue_start(&q, &room));
 }
 
 /* ---- numbers ---- */
@@ -257,6 +414,10 @@ int main(void) {
         cmocka_unit_test(shares_follow_the_rule),
         cmocka_unit_test(every_request_comes_to_its_end),
         cmocka_unit_test(nothing_to_do),
+        cmocka_unit_test(no_prompt_stands_still),
+        cmocka_unit_test(the_queue_follows_the_rule),
+        cmocka_unit_test(nobody_waits_for_ever),
+        cmocka_unit_test(nobody_passes_the_next),
         cmocka_unit_test(numbers_are_held_once),
         cmocka_unit_test(giving_back_what_was_not_taken),
         cmocka_unit_test(g17_budgets_beyond_32_bits),
