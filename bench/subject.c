@@ -33,10 +33,6 @@ int fti_bench_make_task(const fti_bench_values *v, const char *scenario, fti_ben
         return fti_cli_usage("--prompt is one prompt, and %zu streams want different ones: give a "
                              "text with --file",
                              task->streams);
-    if (s->many && task->tokens <= task->streams)
-        return fti_cli_usage("--tokens %u: requests start one step after the other, so %zu of them "
-                             "want more than %zu tokens each to run together",
-                             task->tokens, task->streams, task->streams);
     if (!task->prompt_tokens && !v->prompt) task->prompt_tokens = s->prompt_tokens;
     return 0;
 }

@@ -56,15 +56,25 @@ static void host_report(ftk_core_ctx *ctx, int32_t severity, ftk_status status, 
 
 /* ---- memory and capabilities ---- */
 
+/* Aligned memory lies inside a block whose address stands right before it. */
 static void *host_alloc(ftk_core_ctx *ctx, uint64_t bytes, uint64_t align) {
     (void)ctx;
-    if (align > _Alignof(max_align_t) || bytes > SIZE_MAX) return NULL;
-    return fti_calloc(1, (size_t)bytes);
+    if (align & (align - 1) || align > SIZE_MAX / 4 || bytes > SIZE_MAX / 2) return NULL;
+    if (align < _Alignof(max_align_t)) align = _Alignof(max_align_t);
+    char *block = fti_calloc(1, (size_t)(bytes + align + sizeof block));
+    if (!block) return NULL;
+    size_t past = (size_t)((uintptr_t)(block + sizeof block) % align);
+    char *memory = block + sizeof block + (past ? (size_t)align - past : 0);
+    memcpy(memory - sizeof block, &block, sizeof block);
+    return memory;
 }
 
 static void host_release(ftk_core_ctx *ctx, void *memory) {
     (void)ctx;
-    fti_free(memory);
+    char *block;
+    if (!memory) return;
+    memcpy(&block, (char *)memory - sizeof block, sizeof block);
+    fti_free(block);
 }
 
 static ftk_status host_capability(ftk_core_ctx *ctx, ftk_str name, int64_t *value) {

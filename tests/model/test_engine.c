@@ -16,6 +16,7 @@
 #endif
 
 #include "core/checkpoint.h"
+#include "core/engine.h"
 
 /* ---- a small model ---- */
 
@@ -802,8 +803,28 @@ static int setup(void **state) {
     return 0;
 }
 
+/* What a provider gets from the host: aligned as asked, zeroed, NULL for nonsense. */
+static void host_memory_is_aligned(void **state) {
+    (void)state;
+    static const uint64_t good[] = {0, 1, 8, 16, 64, 4096, 65536};
+    static const uint64_t bad[] = {3, 24, 4095, UINT64_MAX, UINT64_C(1) << 63};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        unsigned char *memory = fti_host.alloc(NULL, 100, good[i]);
+        assert_non_null(memory);
+        assert_int_equal((uintptr_t)memory % (good[i] > 16 ? good[i] : 16), 0);
+        for (size_t k = 0; k < 100; k++) assert_int_equal(memory[k], 0);
+        memset(memory, 0xa5, 100);
+        fti_host.release(NULL, memory);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_null(fti_host.alloc(NULL, 100, bad[i]));
+    assert_null(fti_host.alloc(NULL, UINT64_MAX, 64));
+    fti_host.release(NULL, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(host_memory_is_aligned),
         cmocka_unit_test(null_arguments_of_configuration),
         cmocka_unit_test(null_arguments_of_reports),
         cmocka_unit_test(null_arguments_of_engines),
