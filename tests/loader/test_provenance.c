@@ -284,8 +284,8 @@ static void linked_in_or_loaded(void **state) {
     assert_string_equal(string_at(of_linked, "provider", "name"), "qwen36");
     assert_string_not_equal(string_at(of_linked, "provider", "load_address"),
                             string_at(of_loaded, "provider", "load_address"));
-    assert_true(
-        json_equal(json_object_get(of_linked, "variants"), json_object_get(of_loaded, "variants")));
+    assert_true(json_equal(json_object_get(of_linked, "variants"),
+                           json_object_get(of_loaded, "variants")));
     json_decref(of_linked);
     json_decref(of_loaded);
     generate_both(linked, loaded);
@@ -295,10 +295,14 @@ static void linked_in_or_loaded(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_the_provider),      cmocka_unit_test(grows_with_the_stages),
-        cmocka_unit_test(settings_have_origins),   cmocka_unit_test(options_of_an_unknown_provider),
-        cmocka_unit_test(policy_is_the_engines),   cmocka_unit_test(missing_capabilities_are_named),
-        cmocka_unit_test(required_means_required), cmocka_unit_test(linked_in_or_loaded),
+        cmocka_unit_test(names_the_provider),
+        cmocka_unit_test(grows_with_the_stages),
+        cmocka_unit_test(settings_have_origins),
+        cmocka_unit_test(options_of_an_unknown_provider),
+        cmocka_unit_test(policy_is_the_engines),
+        cmocka_unit_test(missing_capabilities_are_named),
+        cmocka_unit_test(required_means_required),
+        cmocka_unit_test(linked_in_or_loaded),
     };
     return cmocka_run_group_tests_name("test_provenance", tests, NULL, NULL);
 }
