@@ -400,8 +400,13 @@ static void add_token(ftk_engine *e, fti_request *r, const fti_sample_result *ch
         end_request(e, r, FTK_FINISH_LENGTH, NULL);
 }
 
-/* Chooses the next token of a request from its row of logits. */
+/* Chooses the next token of a request from its row of logits; none for one that a callback
+ * of this very step has cancelled. */
 static void choose(ftk_engine *e, fti_request *r, const float *logits) {
+    if (r->cancelled) {
+        end_request(e, r, FTK_FINISH_CANCELLED, NULL);
+        return;
+    }
     ftk_error failure = FTK_ERROR_INIT;
     fti_sample_result choice = {.id = -1};
     ftk_status status = fti_sample(e->sampler, logits, &r->sampling, r->ids,

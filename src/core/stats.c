@@ -198,7 +198,8 @@ static void times_text(fti_text *out, const char *name, const char *help, const 
 static void requests_text(const fti_stats_view *v, fti_text *out) {
     const fti_stats *s = v->stats;
     single(out, "requests_running", "gauge", "Requests that have been admitted.", v->running);
-    head(out, "requests_waiting", "gauge", "Requests that have not started, by what they wait for.");
+    head(out, "requests_waiting", "gauge",
+         "Requests that have not started, by what they wait for.");
     for (uint32_t i = 0; i < FTI_WAIT_REASONS; i++)
         line(out, "requests_waiting", "for", fti_wait_text((fti_wait)i), v->waits_for[i]);
     head(out, "requests_ended_total", "counter", "Requests that have ended, by how.");

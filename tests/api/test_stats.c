@@ -75,8 +75,7 @@ static double line_of(const char *text, const char *name) {
     return 0;
 }
 
-static void check_distribution(const json_t *o, const char *text, const char *key,
-                               uint64_t count) {
+static void check_distribution(const json_t *o, const char *text, const char *key, uint64_t count) {
     char name[96];
     double last = 0;
     const json_t *t = json_object_get(o, key);
@@ -130,21 +129,22 @@ static void check_counts(const json_t *o, const char *text) {
     static const struct {
         const char *group, *key, *line;
         uint64_t wanted;
-    } rows[] = {{NULL, "requests_ended", NULL, 7},
-                {"ended_by", "length", "freetoken_requests_ended_total{finish=\"length\"}", 6},
-                {"ended_by", "cancelled", "freetoken_requests_ended_total{finish=\"cancelled\"}", 1},
-                {"ended_by", "error", "freetoken_requests_ended_total{finish=\"error\"}", 0},
-                {NULL, "prompt_rows", "freetoken_rows_total{kind=\"prompt\"}", 24},
-                {NULL, "decode_rows", "freetoken_rows_total{kind=\"decode\"}", 24},
-                {NULL, "steps", "freetoken_steps_total", 15},
-                {"decode_histogram", "2", "freetoken_decode_batch_total{size=\"2\"}", 12},
-                {"rows_histogram", "8", "freetoken_step_rows_total{size=\"8\"}", 3},
-                {"held_steps", "slot", "freetoken_steps_held_total{for=\"slot\"}", 10},
-                {"held_steps", "pages", "freetoken_steps_held_total{for=\"pages\"}", 0},
-                {NULL, "state_slots", "freetoken_state_slots", 2},
-                {NULL, "pages", "freetoken_kv_pages", 8},
-                {NULL, "pages_used", "freetoken_kv_pages_used", 0},
-                {"waiting_for", "turn", "freetoken_requests_waiting{for=\"turn\"}", 0}};
+    } rows[] = {
+        {NULL, "requests_ended", NULL, 7},
+        {"ended_by", "length", "freetoken_requests_ended_total{finish=\"length\"}", 6},
+        {"ended_by", "cancelled", "freetoken_requests_ended_total{finish=\"cancelled\"}", 1},
+        {"ended_by", "error", "freetoken_requests_ended_total{finish=\"error\"}", 0},
+        {NULL, "prompt_rows", "freetoken_rows_total{kind=\"prompt\"}", 24},
+        {NULL, "decode_rows", "freetoken_rows_total{kind=\"decode\"}", 24},
+        {NULL, "steps", "freetoken_steps_total", 15},
+        {"decode_histogram", "2", "freetoken_decode_batch_total{size=\"2\"}", 12},
+        {"rows_histogram", "8", "freetoken_step_rows_total{size=\"8\"}", 3},
+        {"held_steps", "slot", "freetoken_steps_held_total{for=\"slot\"}", 10},
+        {"held_steps", "pages", "freetoken_steps_held_total{for=\"pages\"}", 0},
+        {NULL, "state_slots", "freetoken_state_slots", 2},
+        {NULL, "pages", "freetoken_kv_pages", 8},
+        {NULL, "pages_used", "freetoken_kv_pages_used", 0},
+        {"waiting_for", "turn", "freetoken_requests_waiting{for=\"turn\"}", 0}};
     for (size_t i = 0; i < FTI_COUNT(rows); i++) {
         uint64_t found = number_of(o, rows[i].group, rows[i].key);
         if (found != rows[i].wanted)
