@@ -148,9 +148,12 @@ FTK_API ftk_status ftk_engine_provenance(const ftk_engine *engine, char **json, 
 /* Which provider this process resolved, as lines of text to hand to processes that it starts:
  * see ftk_open_options.provider_record. Free with ftk_report_free. */
 FTK_API ftk_status ftk_engine_record(const ftk_engine *engine, char **record, ftk_error *err);
-/* JSON: what has run since READY: steps, executed batch sizes, tokens, graph
- * replays, requests running and waiting, KV pages in use. */
+/* JSON: what has run since READY: steps, executed batch sizes, tokens, graph replays, requests
+ * running and waiting, and why they wait, KV pages in use, times in the queue, to the first
+ * token and between tokens. docs/api.md lists the keys. */
 FTK_API ftk_status ftk_engine_stats(const ftk_engine *engine, char **json, ftk_error *err);
+/* The same numbers in the text format of Prometheus. Free with ftk_report_free. */
+FTK_API ftk_status ftk_engine_stats_text(const ftk_engine *engine, char **text, ftk_error *err);
 /* JSON: the memory plan in bytes (from PLANNED on). */
 FTK_API ftk_status ftk_engine_memory(const ftk_engine *engine, char **json, ftk_error *err);
 

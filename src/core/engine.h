@@ -201,6 +201,7 @@ void fti_service_return(ftk_engine *engine, int32_t slot, const int32_t *pages,
                         uint32_t page_count);
 /* For the provenance and the statistics; `owned` objects. */
 json_t *fti_service_stats(const ftk_engine *engine);
+void fti_service_stats_text(const ftk_engine *engine, fti_text *out);
 
 /* requests as they are asked for, checked; ids in *prompt to be freed */
 ftk_status fti_check_ids(const ftk_engine *engine, const int32_t *ids, size_t count,

@@ -367,6 +367,19 @@ ftk_status ftk_engine_stats(const ftk_engine *e, char **json, ftk_error *err) {
     return fti_json_dump(fti_service_stats(e), json, err);
 }
 
+ftk_status ftk_engine_stats_text(const ftk_engine *e, char **out, ftk_error *err) {
+    if (!e || !out) return fti_fail(err, FTK_E_ARGUMENT, "engine and text must not be NULL");
+    FTI_TRY(fti_engine_need(e, FTI_STAGE_READY, err));
+    fti_text written = {0};
+    fti_service_stats_text(e, &written);
+    if (!written.failed) {
+        *out = written.data;
+        return FTK_OK;
+    }
+    fti_text_free(&written);
+    return fti_no_memory(err, 0, "a report");
+}
+
 /* ---- checkpoint ---- */
 
 static const char *meta_type_text(uint32_t type) {

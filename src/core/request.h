@@ -71,8 +71,10 @@ typedef struct fti_request {
 
     fti_text_out text;
     XXH3_state_t *hash;
+    double submitted;
     double started;     /* first step, 0 before */
-    double first_token; /* 0 before */
+    double first_token; /* when its logits came; 0 before */
+    double last_token;
     ftk_generate_result result;
 
     int (*on_event)(void *user, const ftk_event *event);

@@ -11,11 +11,11 @@
 
 #include "core/engine.h"
 #include "core/fpenv.h"
+#include "core/stats.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,10 +41,9 @@ struct fti_service {
     fti_step_share *shares;
     fti_sequence *sequences;
 
-    /* Statistics. */
-    uint64_t steps, replays, prompt_rows, decode_rows, ended;
-    uint64_t *by_rows;      /* [rows + 1] steps that ran so many rows */
-    uint64_t *by_sequences; /* [sequences + 1] steps in which so many requests decoded */
+    double stepped; /* when its logits came */
+
+    fti_stats stats;
 };
 
 static double now(void) {
@@ -63,8 +62,8 @@ static void destroy_service(fti_service *s) {
     }
     fti_numbers_destroy(&s->slots);
     fti_numbers_destroy(&s->pages);
-    void *const owned[] = {s->runners,   s->batch,   s->counts,      s->shares,
-                           s->sequences, s->by_rows, s->by_sequences};
+    fti_stats_destroy(&s->stats);
+    void *const owned[] = {s->runners, s->batch, s->counts, s->shares, s->sequences};
     for (size_t i = 0; i < FTI_COUNT(owned); i++) fti_free(owned[i]);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
@@ -91,11 +90,10 @@ ftk_status fti_service_create(ftk_engine *e, ftk_error *err) {
     s->counts = fti_calloc(n, sizeof *s->counts);
     s->shares = fti_calloc(n, sizeof *s->shares);
     s->sequences = fti_calloc(n, sizeof *s->sequences);
-    s->by_rows = fti_calloc((size_t)e->buffers.rows + 1, sizeof *s->by_rows);
-    s->by_sequences = fti_calloc((size_t)n + 1, sizeof *s->by_sequences);
-    bool pools = fti_numbers_create(&s->slots, n) && fti_numbers_create(&s->pages, e->budget.pages);
-    if (!pools || !s->runners || !s->batch || !s->counts || !s->shares || !s->sequences ||
-        !s->by_rows || !s->by_sequences) {
+    bool pools = fti_numbers_create(&s->slots, n) &&
+                 fti_numbers_create(&s->pages, e->budget.pages) &&
+                 fti_stats_create(&s->stats, e->buffers.rows, n);
+    if (!pools || !s->runners || !s->batch || !s->counts || !s->shares || !s->sequences) {
         destroy_service(s);
         return fti_no_memory(err, (uint64_t)n * sizeof *s->sequences, "the request service");
     }
@@ -182,17 +180,26 @@ static fti_room room_of(const fti_service *s) {
     return (fti_room){s->slots.available, s->pages.available};
 }
 
+static void count_held(fti_service *s, const fti_room *room) {
+    const fti_waiter *next = fti_queue_next(&s->waiting);
+    if (next) s->stats.held[fti_queue_reason(&s->waiting, next, room)]++;
+}
+
 /* What the queue lets start fits whole: taking it cannot fail. */
 static void admit(fti_service *s) {
     for (;;) {
         const fti_room room = room_of(s);
         fti_waiter *started = fti_queue_start(&s->waiting, &room);
-        if (!started) return;
+        if (!started) {
+            count_held(s, &room);
+            return;
+        }
         fti_request *r = fti_request_of(started);
         (void)fti_numbers_take(&s->slots, 1, &r->slot);
         (void)fti_numbers_take(&s->pages, r->page_count, r->pages);
         r->state = FTI_REQUEST_RUNNING;
         s->runners[s->running++] = r;
+        fti_times_add(&s->stats.queue, now() - r->submitted);
     }
 }
 
@@ -237,7 +244,7 @@ static void release(ftk_engine *e, fti_request *r) {
         fti_queue_remove(&s->waiting, &r->waiter);
     }
     r->state = FTI_REQUEST_ENDED;
-    s->ended++;
+    s->stats.ended[r->result.finish]++;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -324,23 +331,37 @@ static ftk_status run_batch(ftk_engine *e, uint32_t count, bool *replayed, ftk_e
     return fti_run_step(e, s->sequences, count, NULL, replayed, err);
 }
 
+/* The row of logits for another token of `r` has come. */
+static void count_token(fti_service *s, fti_request *r) {
+    if (r->first_token == 0) {
+        r->first_token = s->stepped;
+        r->result.prefill_seconds = s->stepped - r->started;
+        fti_times_add(&s->stats.first_token, s->stepped - r->submitted);
+    } else {
+        fti_times_add(&s->stats.token, s->stepped - r->last_token);
+    }
+    r->last_token = s->stepped;
+}
+
 static void count_step(fti_service *s, uint32_t count, bool replayed, uint32_t *rows_out) {
     uint32_t rows = 0, decoding = 0;
+    fti_stats *stats = &s->stats;
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < count; i++) {
         const fti_step_share *share = &s->shares[i];
         fti_request *r = s->batch[i];
         rows += share->rows;
         decoding += share->decode;
-        *(share->decode ? &s->decode_rows : &s->prompt_rows) += share->rows;
+        *(share->decode ? &stats->decode_rows : &stats->prompt_rows) += share->rows;
         *(share->decode ? &r->result.decode_steps : &r->result.prefill_steps) += 1;
         r->result.graph_replays += replayed && share->decode;
         r->counts.computed += share->rows;
+        if (share->samples) count_token(s, r);
     }
-    s->steps++;
-    s->replays += replayed;
-    s->by_rows[rows]++;
-    s->by_sequences[decoding]++;
+    stats->steps++;
+    stats->replays += replayed;
+    stats->by_rows[rows]++;
+    stats->by_sequences[decoding]++;
     pthread_mutex_unlock(&s->lock);
     *rows_out = rows;
 }
@@ -379,11 +400,12 @@ static void add_token(ftk_engine *e, fti_request *r, const fti_sample_result *ch
         end_request(e, r, FTK_FINISH_LENGTH, NULL);
 }
 
-/* Chooses the next token of a request from its row of logits. */
+/* Chooses the next token of a request from its row of logits; none for one that a callback
+ * of this very step has cancelled. */
 static void choose(ftk_engine *e, fti_request *r, const float *logits) {
-    if (r->first_token == 0) {
-        r->first_token = now();
-        r->result.prefill_seconds = r->first_token - r->started;
+    if (r->cancelled) {
+        end_request(e, r, FTK_FINISH_CANCELLED, NULL);
+        return;
     }
     ftk_error failure = FTK_ERROR_INIT;
     fti_sample_result choice = {.id = -1};
@@ -449,6 +471,7 @@ static ftk_status run_one(ftk_engine *e, uint32_t *rows, ftk_error *err) {
         fail_batch(e, count, &failure);
         return fti_fail(err, status, "%s", failure.message);
     }
+    s->stepped = now();
     count_step(s, count, replayed, rows);
     const float *logits = e->buffers.host_logits;
     for (uint32_t i = 0; i < count; i++) {
@@ -557,6 +580,7 @@ static ftk_status enqueue(ftk_engine *e, fti_request *r, uint64_t *id) {
     fti_service *s = e->service;
     pthread_mutex_lock(&s->lock);
     *id = r->id = s->next_id++;
+    r->submitted = now();
     add_request(s, r);
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
@@ -758,17 +782,6 @@ ftk_status ftk_generate(ftk_engine *engine, const int32_t *prompt, size_t count,
 
 /* ---- statistics ---- */
 
-static json_t *histogram(const uint64_t *counts, uint32_t largest) {
-    json_t *o = json_object();
-    char key[16];
-    for (uint32_t i = 1; i <= largest; i++) {
-        if (counts[i] == 0) continue;
-        snprintf(key, sizeof key, "%u", i);
-        fti_json_set(&o, key, json_integer((json_int_t)counts[i]));
-    }
-    return o;
-}
-
 /* Requests that have not ended, in order of arrival; those that wait say what for. */
 static json_t *live_requests(const fti_service *s) {
     const fti_room room = room_of(s);
@@ -789,29 +802,34 @@ static json_t *live_requests(const fti_service *s) {
     return list;
 }
 
+static fti_stats_view view_of(const fti_service *s) {
+    const fti_room room = room_of(s);
+    fti_stats_view v = {.stats = &s->stats,
+                        .running = s->running,
+                        .waiting = s->waiting.count,
+                        .pages_used = s->pages.count - s->pages.available,
+                        .pages = s->pages.count,
+                        .slots_used = s->slots.count - s->slots.available,
+                        .slots = s->slots.count};
+    for (const fti_waiter *w = s->waiting.first; w; w = w->after)
+        v.waits_for[fti_queue_reason(&s->waiting, w, &room)]++;
+    return v;
+}
+
 json_t *fti_service_stats(const ftk_engine *e) {
     fti_service *s = e->service;
-    json_t *o = json_object();
     pthread_mutex_lock(&s->lock);
-    const struct {
-        const char *key;
-        uint64_t value;
-    } rows[] = {{"steps", s->steps},
-                {"prompt_rows", s->prompt_rows},
-                {"decode_rows", s->decode_rows},
-                {"graph_replays", s->replays},
-                {"requests_running", s->running},
-                {"requests_waiting", s->waiting.count},
-                {"requests_ended", s->ended},
-                {"pages_used", s->pages.count - s->pages.available},
-                {"pages", s->pages.count},
-                {"state_slots_used", s->slots.count - s->slots.available},
-                {"state_slots", s->slots.count}};
-    for (size_t i = 0; i < FTI_COUNT(rows); i++)
-        fti_json_set(&o, rows[i].key, json_integer((json_int_t)rows[i].value));
-    fti_json_set(&o, "rows_histogram", histogram(s->by_rows, e->buffers.rows));
-    fti_json_set(&o, "decode_histogram", histogram(s->by_sequences, e->settings.sequences));
+    const fti_stats_view v = view_of(s);
+    json_t *o = fti_stats_json(&v);
     fti_json_set(&o, "requests", live_requests(s));
     pthread_mutex_unlock(&s->lock);
     return o;
+}
+
+void fti_service_stats_text(const ftk_engine *e, fti_text *out) {
+    fti_service *s = e->service;
+    pthread_mutex_lock(&s->lock);
+    const fti_stats_view v = view_of(s);
+    fti_stats_text(&v, out);
+    pthread_mutex_unlock(&s->lock);
 }

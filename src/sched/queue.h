@@ -17,10 +17,10 @@
 
 /* Lies in what waits; the queue owns nothing and allocates nothing. */
 typedef struct fti_waiter {
-    struct fti_waiter *before, *after;   /* by priority, then age */
-    struct fti_waiter *older, *younger;  /* by age */
-    int32_t priority;                    /* the larger, the sooner */
-    uint32_t pages;                      /* that it needs whole, beside one state slot */
+    struct fti_waiter *before, *after;  /* by priority, then age */
+    struct fti_waiter *older, *younger; /* by age */
+    int32_t priority;                   /* the larger, the sooner */
+    uint32_t pages;                     /* that it needs whole, beside one state slot */
 } fti_waiter;
 
 typedef struct fti_queue {

@@ -94,6 +94,8 @@ static void reports(void **state) {
     REFUSES(ftk_engine_provenance(engine, NULL, ERR));
     REFUSES(ftk_engine_stats(NULL, &json, ERR));
     REFUSES(ftk_engine_stats(engine, NULL, ERR));
+    REFUSES(ftk_engine_stats_text(NULL, &json, ERR));
+    REFUSES(ftk_engine_stats_text(engine, NULL, ERR));
     REFUSES(ftk_engine_memory(NULL, &json, ERR));
     REFUSES(ftk_engine_memory(engine, NULL, ERR));
     assert_null(json);
@@ -509,6 +511,7 @@ static void stages(void **state) {
         REFUSES_AS(FTK_E_STATE, ftk_engine_start(early, ERR));
         REFUSES_AS(FTK_E_STATE, ftk_engine_stop(early, ERR));
         REFUSES_AS(FTK_E_STATE, ftk_engine_stats(early, &json, ERR));
+        REFUSES_AS(FTK_E_STATE, ftk_engine_stats_text(early, &json, ERR));
         REFUSES_AS(FTK_E_STATE, ftk_generate(early, prompt, 3, &generate, NULL, ERR));
         REFUSES_AS(FTK_E_STATE, ftk_evaluate(early, prompt, 3, &evaluate, ERR));
         if (until[i] == FTK_OPEN_CONFIGURED)

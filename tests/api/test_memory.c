@@ -384,6 +384,11 @@ static ftk_status ask_stats(uint64_t *digest, ftk_error *err) {
     return digest_report(ftk_engine_stats(with.engine, &json, err), &json, digest);
 }
 
+static ftk_status ask_stats_text(uint64_t *digest, ftk_error *err) {
+    char *lines = NULL;
+    return digest_report(ftk_engine_stats_text(with.engine, &lines, err), &lines, digest);
+}
+
 static ftk_status ask_memory(uint64_t *digest, ftk_error *err) {
     char *json = NULL;
     return digest_report(ftk_engine_memory(with.engine, &json, err), &json, digest);
@@ -397,6 +402,7 @@ static void reports(void **state) {
     sweep_both("inspection", ask_inspection);
     sweep_both("provenance", ask_provenance);
     sweep_both("statistics", ask_stats);
+    sweep_both("statistics as text", ask_stats_text);
     sweep_both("memory", ask_memory);
 }
 

@@ -776,6 +776,44 @@ static void cancel_from_callbacks(void **state) {
     ftk_engine_close(cancel_engine);
 }
 
+/* Cancels the request of `with` at the third token, and notes in its `with` how far it is. */
+static int cancel_at_once(collected *c, const ftk_event *event) {
+    collected *other = c->with;
+    if (event->type == FTK_EVENT_TOKEN && c->count == 3) {
+        if (ftk_cancel(c->engine, other->id, NULL) != FTK_OK) c->wrong++;
+        other->with = other->tokens + other->count;
+    }
+    return 0;
+}
+
+/* Whoever is cancelled gets nothing more: of the step that runs neither, be it in its answer,
+ * in its prompt, or waiting. */
+static void nothing_follows_a_cancel(void **state) {
+    (void)state;
+    cancel_engine = open_demo("3", "1024");
+    for (int victim = 1; victim < 4; victim++) {
+        collected *c = new_collected(4);
+        c[0].then = cancel_at_once;
+        c[0].with = &c[victim];
+        submit_plain(&c[0], 5, 0);
+        submit_plain(&c[1], 5, 0);  /* decodes */
+        submit_plain(&c[2], 60, 2); /* is in its prompt */
+        submit_plain(&c[3], 5, 0);  /* waits */
+        for (int i = 0; i < 3; i++) step(cancel_engine);
+        assert_int_equal(c[0].count, 3);
+        step(cancel_engine);
+        expect_ended(&c[victim], FTK_FINISH_CANCELLED);
+        assert_int_equal(c[victim].count, victim == 1 ? 2 : 0);
+        assert_ptr_equal(c[victim].with, c[victim].tokens + c[victim].count);
+        step_to_end(cancel_engine);
+        for (int i = 0; i < 4; i++)
+            if (i != victim) expect_ended(&c[i], FTK_FINISH_LENGTH);
+        expect_idle(cancel_engine);
+        free(c);
+    }
+    ftk_engine_close(cancel_engine);
+}
+
 /* ---- callbacks that act ---- */
 
 typedef struct chain {
@@ -1254,6 +1292,7 @@ int main(void) {
         cmocka_unit_test(banned_token_gives_way),
         cmocka_unit_test(cancel_from_outside),
         cmocka_unit_test(cancel_from_callbacks),
+        cmocka_unit_test(nothing_follows_a_cancel),
         cmocka_unit_test(submit_from_callbacks),
         cmocka_unit_test(steps_inside_callbacks_are_refused),
         cmocka_unit_test(closed_with_requests_in_flight),

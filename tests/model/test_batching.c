@@ -1,0 +1,301 @@
+/*
+ * test_batching.c: promise 2 for requests that run together: tokens and logits of each are
+ * those of its solo run, bit for bit, whatever the batch, the budget of a step, the threads,
+ * the kernels and graphs, and whoever joins and leaves meanwhile. The cells of the matrix
+ * cover every pair of two factors' values; counters prove that each ran what it names.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include <cmocka.h>
+
+#include "loader/scratch.h"
+#include "support/counts.h"
+#include "support/engine_fixture.h"
+#include "support/synth_model.h"
+
+#define REQUESTS 25u
+#define TOKENS   120u /* of the longest answer */
+
+/* ---- what each request is, and its logits ---- */
+
+/* Around pages and budgets; the longest first, so that it has company while it decodes. */
+static const uint32_t sizes[REQUESTS] = {530, 63, 70, 128, 64, 7,  200, 2, 65, 5,  33, 17, 9,
+                                         1,   31, 4,  12,  3,  16, 8,   1, 20, 40, 6,  11};
+
+typedef struct answer {
+    int32_t tokens[TOKENS];
+    uint64_t logits[TOKENS]; /* XXH3-64 of the row that the token was chosen from */
+    uint32_t rows, count;
+    uint32_t dones;
+    ftk_generate_result result;
+} answer;
+
+static answer *solo, *now_running; /* [REQUESTS]; the second is what fti_sample writes to */
+static uint32_t vocabulary;
+
+ftk_status __real_fti_sample(fti_sampler *sampler, const float *logits,
+                             const fti_sampling *sampling, const int32_t *history, size_t count,
+                             uint64_t position, fti_sample_result *result, ftk_error *err);
+ftk_status __wrap_fti_sample(fti_sampler *sampler, const float *logits,
+                             const fti_sampling *sampling, const int32_t *history, size_t count,
+                             uint64_t position, fti_sample_result *result, ftk_error *err);
+
+/* The logits as the library hands them to its sampler; the seed says whose they are. */
+ftk_status __wrap_fti_sample(fti_sampler *sampler, const float *logits,
+                             const fti_sampling *sampling, const int32_t *history, size_t count,
+                             uint64_t position, fti_sample_result *result, ftk_error *err) {
+    answer *a = &now_running[sampling->seed];
+    if (a->rows < TOKENS) a->logits[a->rows++] = XXH3_64bits(logits, vocabulary * sizeof *logits);
+    return __real_fti_sample(sampler, logits, sampling, history, count, position, result, err);
+}
+
+static int keep(void *user, const ftk_event *event) {
+    answer *a = user;
+    if (event->type == FTK_EVENT_TOKEN) {
+        a->tokens[a->count++ % TOKENS] = event->token;
+    } else {
+        a->dones++;
+        a->result = event->result;
+    }
+    return 0;
+}
+
+static void submit(ftk_engine *engine, size_t i, uint32_t max_tokens) {
+    int32_t ids[530];
+    uint64_t id;
+    ftk_error err = FTK_ERROR_INIT;
+    for (size_t k = 0; k < sizes[i]; k++)
+        ids[k] = (int32_t)((k * 37 + 101 * i + k * k % 11) % (vocabulary - 26));
+    ftk_request r = FTK_REQUEST_INIT;
+    r.tokens = ids;
+    r.token_count = sizes[i];
+    r.max_tokens = max_tokens;
+    r.ignore_end = 1;
+    r.priority = (int32_t)(i % 3);
+    r.sampling.temperature = i % 2 ? 0.9f : 0;
+    r.sampling.seed = i;
+    r.on_event = keep;
+    r.user = &now_running[i];
+    if (ftk_submit(engine, &r, &id, &err) != FTK_OK) fail_msg("%s", err.message);
+}
+
+static bool step(ftk_engine *engine) {
+    uint32_t rows;
+    ftk_error err = FTK_ERROR_INIT;
+    if (ftk_engine_step(engine, &rows, &err) != FTK_OK) fail_msg("%s", err.message);
+    return rows > 0;
+}
+
+/* ---- the matrix ---- */
+
+enum { BATCH, BUDGET, THREADS, KERNELS, GRAPHS, FACTORS };
+static const char *const values[FACTORS][7] = {
+    {"1", "2", "3", "4", "8", "16", NULL}, {"1", "64", "192", "512", NULL}, {"1", "2", NULL},
+    {"reference", "0x1", "auto", NULL},    {"auto", "off", NULL},
+};
+static const char *const keys[FACTORS] = {"scheduler.max_running", "scheduler.prefill_tokens",
+                                          "backend.threads", "backend.kernels", "backend.graphs"};
+#define CELLS 24u
+
+typedef struct cell {
+    uint32_t level[FACTORS];
+} cell;
+
+/* Every batch with every budget; the other factors go round so that they meet all. */
+static cell cell_of(uint32_t n) {
+    uint32_t b = n / 4, p = n % 4;
+    return (cell){{b, p, (p / 2 + b) % 2, (b + p) % 3, (p + b / 3) % 2}};
+}
+
+static uint32_t level_count(uint32_t factor) {
+    uint32_t n = 0;
+    while (values[factor][n]) n++;
+    return n;
+}
+
+static void cells_cover_all_pairs(void **state) {
+    (void)state;
+    for (uint32_t f = 0; f < FACTORS; f++)
+        for (uint32_t g = 0; g < f; g++)
+            for (uint32_t pair = 0; pair < level_count(f) * level_count(g); pair++) {
+                uint32_t a = pair % level_count(f), b = pair / level_count(f), n = 0;
+                while (n < CELLS && (cell_of(n).level[f] != a || cell_of(n).level[g] != b)) n++;
+                if (n == CELLS)
+                    fail_msg("no cell has %s %s and %s %s", keys[f], values[f][a], keys[g],
+                             values[g][b]);
+            }
+}
+
+static text model;
+
+static const char *value_of(const cell *c, uint32_t factor) {
+    return values[factor][c->level[factor]];
+}
+
+static uint32_t number_of(const cell *c, uint32_t factor) {
+    return (uint32_t)strtoul(value_of(c, factor), NULL, 10);
+}
+
+static ftk_engine *open_cell(const cell *c) {
+    const char *settings[2 * FACTORS + 3] = {NULL};
+    for (uint32_t f = 0; f < FACTORS; f++) {
+        settings[2 * f] = keys[f];
+        settings[2 * f + 1] = value_of(c, f);
+    }
+    settings[2 * FACTORS] = "memory.kv_tokens";
+    settings[2 * FACTORS + 1] = "8192";
+    return fixture_open(model.s, settings);
+}
+
+/* ---- alone ---- */
+
+static int run_solo(void **state) {
+    if (scratch_setup(state) != 0) return -1;
+    ftk_error err = FTK_ERROR_INIT;
+    fti_synth_model m = fti_synth_tiny();
+    m.dims.interval = 2;
+    m.dims.layers = 2;
+    model = in_scratch("batching.gguf");
+    if (fti_synth_write(&m, model.s, &err) != FTK_OK) fail_msg("%s", err.message);
+    solo = calloc(REQUESTS, sizeof *solo);
+    now_running = calloc(REQUESTS, sizeof *now_running);
+    const cell c = {{0, 3, 0, 2, 1}};
+    ftk_engine *engine = open_cell(&c);
+    vocabulary = ftk_engine_vocabulary(engine);
+    for (size_t i = 0; i < REQUESTS; i++) {
+        submit(engine, i, TOKENS);
+        while (step(engine)) continue;
+    }
+    memcpy(solo, now_running, REQUESTS * sizeof *solo);
+    ftk_engine_close(engine);
+    return 0;
+}
+
+static int drop_solo(void **state) {
+    free(solo);
+    free(now_running);
+    return scratch_teardown(state);
+}
+
+/* A comparison with a model that says the same to everybody would prove nothing. */
+static void solo_runs_differ(void **state) {
+    (void)state;
+    for (size_t i = 0; i < REQUESTS; i++) {
+        assert_int_equal(solo[i].rows, TOKENS);
+        assert_int_equal(solo[i].count, TOKENS);
+        for (size_t k = 0; k < i; k++) assert_int_not_equal(solo[i].logits[0], solo[k].logits[0]);
+        for (size_t k = 1; k < TOKENS; k++)
+            assert_int_not_equal(solo[i].logits[k], solo[i].logits[k - 1]);
+    }
+}
+
+/* ---- together ---- */
+
+static void compare(size_t i, uint32_t max_tokens, const char *what) {
+    const answer *a = &now_running[i], *s = &solo[i];
+    assert_int_equal(a->dones, 1);
+    assert_int_equal(a->result.finish, FTK_FINISH_LENGTH);
+    assert_int_equal(a->count, max_tokens);
+    assert_int_equal(a->rows, max_tokens);
+    for (uint32_t k = 0; k < max_tokens; k++) {
+        if (a->logits[k] != s->logits[k])
+            fail_msg("%s: request %zu, logits of token %u differ from the solo run", what, i, k);
+        if (a->tokens[k] != s->tokens[k])
+            fail_msg("%s: request %zu, token %u differs from the solo run", what, i, k);
+    }
+    assert_int_equal(a->result.hash, XXH3_64bits(a->tokens, max_tokens * sizeof *a->tokens));
+}
+
+static json_t *stats_of(const ftk_engine *engine) {
+    char *json = NULL;
+    assert_int_equal(ftk_engine_stats(engine, &json, NULL), FTK_OK);
+    json_t *o = json_loads(json, 0, NULL);
+    ftk_report_free(json);
+    return o;
+}
+
+/* A histogram has the sizes that occurred. */
+static uint32_t largest_of(const json_t *histogram) {
+    uint32_t largest = 0;
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)histogram, key, value) {
+        uint32_t size = (uint32_t)strtoul(key, NULL, 10);
+        if (size > largest) largest = size;
+    }
+    return largest;
+}
+
+static void expect_sizes(const ftk_engine *engine, const cell *c, const char *what) {
+    json_t *o = stats_of(engine), *decode = json_object_get(o, "decode_histogram");
+    uint32_t batch = number_of(c, BATCH), budget = number_of(c, BUDGET);
+    if (largest_of(decode) != batch)
+        fail_msg("%s: at most %u requests decoded in one step", what, largest_of(decode));
+    assert_int_equal(largest_of(json_object_get(o, "rows_histogram")),
+                     budget > batch ? budget : batch);
+    assert_int_equal(json_integer_value(json_object_get(o, "state_slots_used")), 0);
+    assert_int_equal(json_integer_value(json_object_get(o, "pages_used")), 0);
+    json_decref(o);
+}
+
+/* Answers end at different steps, the shortest last to come; long enough that a full batch
+ * decodes together though prompts trickle in row by row. */
+static uint32_t length_of(size_t i, uint32_t batch, uint32_t budget) {
+    uint32_t base = budget > 1 || batch == 1 ? 20 + batch : batch > 8 ? 97 : 72;
+    return base + (uint32_t)((i * 7) % 23);
+}
+
+static void run_cell(const cell *c) {
+    uint32_t batch = number_of(c, BATCH), budget = number_of(c, BUDGET);
+    /* Long prompts, row by row, would outlast the answers that they shall have as company. */
+    size_t first = budget > 1 || batch == 1 ? 0 : batch > 8 ? 7 : 14, submitted = 0;
+    size_t count = batch + batch / 2 + 1;
+    if (count > REQUESTS - first) count = REQUESTS - first;
+    char what[128];
+    snprintf(what, sizeof what, "batch %s, budget %s, threads %s, kernels %s, graphs %s",
+             value_of(c, BATCH), value_of(c, BUDGET), value_of(c, THREADS), value_of(c, KERNELS),
+             value_of(c, GRAPHS));
+    ftk_engine *engine = open_cell(c);
+    fti_stream_counts before = counts_now(engine);
+    memset(now_running, 0, REQUESTS * sizeof *now_running);
+    do { /* somebody new with every step, until all have come */
+        if (submitted < count) {
+            size_t i = first + submitted++;
+            submit(engine, i, length_of(i, batch, budget));
+        }
+    } while (step(engine));
+    for (size_t i = first; i < first + count; i++) compare(i, length_of(i, batch, budget), what);
+    expect_sizes(engine, c, what);
+    bool plain = c->level[KERNELS] == 0 || !counts_vector_machine(engine);
+    fti_stream_counts after = counts_now(engine);
+    assert_true(plain ? after.vector == before.vector : after.vector > before.vector);
+    if (c->level[KERNELS] == 1) assert_int_equal(after.avx512, before.avx512);
+    counts_expect_threads(engine, number_of(c, THREADS));
+    assert_int_equal(after.replays > before.replays, c->level[GRAPHS] == 0);
+    ftk_engine_close(engine);
+}
+
+static void any_batch_as_alone(void **state) {
+    (void)state;
+    uint32_t stride = FIXTURE_SLOW_BUILD ? 7 : 1;
+    for (uint32_t n = 0; n < CELLS; n += stride) {
+        const cell c = cell_of(n);
+        run_cell(&c);
+    }
+    if (stride > 1) print_message("skip: of %u cells, each %uth with sanitizers\n", CELLS, stride);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cells_cover_all_pairs),
+        cmocka_unit_test(solo_runs_differ),
+        cmocka_unit_test(any_batch_as_alone),
+    };
+    return cmocka_run_group_tests_name("test_batching", tests, run_solo, drop_solo);
+}
