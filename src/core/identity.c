@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char *const keys[] = {
-    "name",       "version",  "api_level", "min_host_level", "core_range", "architectures",
-    "containers", "backends", "license",   "device_code",    "provides"};
+static const char *const keys[] = {"name",       "version",       "api_level",  "min_host_level",
+                                   "core_range", "architectures", "containers", "backends",
+                                   "license",    "device_code",   "provides"};
 enum { API_LEVEL = 2, MIN_HOST_LEVEL = 3, PROVIDES = 10 };
 _Static_assert(FTI_COUNT(keys) == FTI_IDENTITY_KEYS, "one key per value");
 
@@ -31,9 +31,9 @@ void fti_identity_of_manifest(const fti_manifest *m, fti_identity *id) {
 }
 
 void fti_identity_of_table(const ftk_identity *from, fti_identity *id) {
-    const ftk_str text[FTI_IDENTITY_KEYS] = {from->name,       from->version,    {NULL, 0},
-                                             {NULL, 0},        from->core_range, from->architectures,
-                                             from->containers, from->backends,   from->license};
+    const ftk_str text[FTI_IDENTITY_KEYS] = {
+        from->name,          from->version,    {NULL, 0},      {NULL, 0},    from->core_range,
+        from->architectures, from->containers, from->backends, from->license};
     memcpy(id->value, text, sizeof text);
     if (FTK_HAS(from, device_code)) id->value[FTI_IDENTITY_REQUIRED] = from->device_code;
     if (FTK_HAS(from, provides)) id->value[PROVIDES] = from->provides;

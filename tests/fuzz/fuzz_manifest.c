@@ -25,10 +25,10 @@ static void check_refusal(ftk_status status, const ftk_error *err) {
 }
 
 static void check_manifest(const fti_manifest *m) {
-    const char *const texts[] = {m->path,       m->name,        m->version,      m->distribution,
-                                 m->core_range, m->platform,    m->library,      m->architectures,
-                                 m->containers, m->backends,    m->license,      m->device_code,
-                                 m->provides,   m->distribution_version};
+    const char *const texts[] = {
+        m->path,     m->name,        m->version,       m->distribution,        m->core_range,
+        m->platform, m->library,     m->architectures, m->containers,          m->backends,
+        m->license,  m->device_code, m->provides,      m->distribution_version};
     for (size_t i = 0; i < FTI_COUNT(texts); i++)
         if (!texts[i]) stop("accepted manifest lacks a text", m->name ? m->name : "?");
     if (m->manifest_version != 1 || strcmp(m->name, "good") != 0 || strchr(m->library, '/') ||

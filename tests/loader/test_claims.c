@@ -96,8 +96,7 @@ static void a_format_without_an_owner(void **state) {
     (void)state;
     install_pair();
     config.allow_count = 1;
-    ftk_error err = refuse_pair("testarch", "boxes", FTK_E_PROVIDER_NONE,
-                                "'format' ('");
+    ftk_error err = refuse_pair("testarch", "boxes", FTK_E_PROVIDER_NONE, "'format' ('");
     assert_non_null(strstr(err.message, "only adds the container boxes to architecture testarch"));
     assert_int_equal(watched.calls, 0);
 }

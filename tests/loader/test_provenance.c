@@ -319,8 +319,8 @@ static void linked_in_or_loaded(void **state) {
     assert_string_equal(string_at(of_linked, "provider", "name"), "qwen36");
     assert_string_not_equal(string_at(of_linked, "provider", "load_address"),
                             string_at(of_loaded, "provider", "load_address"));
-    assert_true(json_equal(json_object_get(of_linked, "variants"),
-                           json_object_get(of_loaded, "variants")));
+    assert_true(
+        json_equal(json_object_get(of_linked, "variants"), json_object_get(of_loaded, "variants")));
     json_decref(of_linked);
     json_decref(of_loaded);
     generate_both(linked, loaded);

@@ -62,12 +62,18 @@ static text folder_of(const char *name) {
 static void describe(const char *name, const char *key, const char *value) {
     const struct {
         const char *key, *value;
-    } lines[] = {{"manifest_version", "1"},      {"name", name},
-                 {"version", "1.0.0"},           {"api_level", "0"},
-                 {"min_host_level", "0"},        {"core_range", "'>=0.1.0 <0.2.0'"},
-                 {"platform", FTI_PLATFORM},     {"library", format("%s.so", name).s},
-                 {"architectures", "[qwen35moe]"}, {"containers", "[gguf]"},
-                 {"backends", "[cpu]"},          {"license", "Apache-2.0"}};
+    } lines[] = {{"manifest_version", "1"},
+                 {"name", name},
+                 {"version", "1.0.0"},
+                 {"api_level", "0"},
+                 {"min_host_level", "0"},
+                 {"core_range", "'>=0.1.0 <0.2.0'"},
+                 {"platform", FTI_PLATFORM},
+                 {"library", format("%s.so", name).s},
+                 {"architectures", "[qwen35moe]"},
+                 {"containers", "[gguf]"},
+                 {"backends", "[cpu]"},
+                 {"license", "Apache-2.0"}};
     text whole = {{0}}, folder = folder_of(name);
     for (size_t i = 0; i < FTI_COUNT(lines); i++)
         whole = format("%s%s: %s\n", whole.s, lines[i].key,
@@ -154,8 +160,7 @@ static void hardware(void **state) {
     refuse(allow_line("gpu").s, FTK_E_PROVIDER_HARDWARE, "found backends 'cuda hip', wanted 'cpu'");
     describe("chip", "", "");
     counted.device_code = "gfx1201";
-    refuse(allow_line("chip").s, FTK_E_PROVIDER_HARDWARE,
-           "found device_code '', wanted 'gfx1201'");
+    refuse(allow_line("chip").s, FTK_E_PROVIDER_HARDWARE, "found device_code '', wanted 'gfx1201'");
 }
 
 /* By the provider itself, which sees the capabilities: its code runs, the device is not
@@ -174,8 +179,8 @@ static void hardware_by_match(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        CASE(the_counter_counts), CASE(not_allowed), CASE(two_owners),
-        CASE(levels_and_versions), CASE(hardware), CASE(hardware_by_match),
+        CASE(the_counter_counts),  CASE(not_allowed), CASE(two_owners),
+        CASE(levels_and_versions), CASE(hardware),    CASE(hardware_by_match),
     };
     return cmocka_run_group_tests_name("test_rejections", tests, NULL, NULL);
 }

@@ -156,7 +156,7 @@ static inline long runs_of(const char *fixture) {
 }
 
 static inline ftk_status resolve_pair(const char *architecture, const char *container,
-                               const fti_provider **provider, ftk_error *err) {
+                                      const fti_provider **provider, ftk_error *err) {
     fti_provider_query query = asked;
     query.architecture = fti_str(architecture);
     query.container = fti_str(container);
@@ -171,8 +171,8 @@ static inline const fti_provider *resolve(const char *architecture) {
     return provider;
 }
 
-static inline ftk_error refuse_pair(const char *architecture, const char *container, ftk_status wanted,
-                             const char *part) {
+static inline ftk_error refuse_pair(const char *architecture, const char *container,
+                                    ftk_status wanted, const char *part) {
     ftk_error err = FTK_ERROR_INIT;
     const fti_provider *provider = NULL;
     ftk_status status = resolve_pair(architecture, container, &provider, &err);

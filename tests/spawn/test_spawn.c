@@ -24,9 +24,8 @@ static ftk_status resolve_as_recorded(const char *path, const char *record, char
     ftk_config *c;
     const fti_provider *p = NULL;
     FTI_TRY(ftk_config_load(path, &c, err));
-    const fti_provider_query query = {.architecture = fti_str("testarch"),
-                                      .container = fti_str("gguf"),
-                                      .record = record};
+    const fti_provider_query query = {
+        .architecture = fti_str("testarch"), .container = fti_str("gguf"), .record = record};
     ftk_status status = fti_provider_resolve(c, &query, &p, err);
     ftk_config_free(c);
     if (status != FTK_OK) return status;
