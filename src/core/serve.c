@@ -578,9 +578,12 @@ ftk_status ftk_engine_stop(ftk_engine *e, ftk_error *err) {
 
 static ftk_status enqueue(ftk_engine *e, fti_request *r, uint64_t *id) {
     fti_service *s = e->service;
+    fti_fpenv saved = fti_fpenv_enter();
+    double time = now();
+    fti_fpenv_leave(saved);
     pthread_mutex_lock(&s->lock);
     *id = r->id = s->next_id++;
-    r->submitted = now();
+    r->submitted = time;
     add_request(s, r);
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
