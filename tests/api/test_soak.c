@@ -20,7 +20,7 @@
 #define LIVE   24u /* at the same time, running and waiting */
 #define LENGTH 40u
 
-static uint64_t total = FIXTURE_SLOW_BUILD ? 120 : 1000;
+static uint64_t total = FIXTURE_SLOW_BUILD ? 60 : 1000;
 static text model;
 
 static uint64_t next_random(uint64_t *seed) {
@@ -180,7 +180,7 @@ static void one_step(ftk_engine *engine, live *all, uint64_t *submitted, uint64_
     check_accounts(engine, all);
 }
 
-static void random_requests(void **state) {
+static void e3_random_requests(void **state) {
     (void)state;
     const char *const settings[] = {"scheduler.max_running",
                                     "4",
@@ -222,6 +222,6 @@ static int setup(void **state) {
 
 int main(int argc, char **argv) {
     if (argc > 1) total = strtoull(argv[1], NULL, 10);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_requests)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(e3_random_requests)};
     return cmocka_run_group_tests_name("test_soak", tests, setup, scratch_teardown);
 }
