@@ -137,7 +137,7 @@ static void any_number_as_alone(void **state) {
     ftk_engine_close(engine);
 }
 
-static void any_limit_as_alone(void **state) {
+static void e8_any_limit_as_alone(void **state) {
     (void)state;
     const char *const limits[] = {"1", "2", "3"};
     for (size_t i = 0; i < FTI_COUNT(limits); i++) {
@@ -226,7 +226,7 @@ static void more_than_slots_wait_in_order(void **state) {
     ftk_engine_close(engine);
 }
 
-static void pages_run_out(void **state) {
+static void e7_pages_run_out(void **state) {
     (void)state;
     ftk_engine *engine = open_demo("8", "256");
     assert_int_equal(stat_of(engine, "pages"), 4);
@@ -387,7 +387,9 @@ static void a_stall_is_an_error(void **state) {
 
 /* ---- limits ---- */
 
-static void limits_of_a_request(void **state) {
+/* What can never run (E1) is refused at once, and those behind it run; what reaches the end of
+ * the context ends there (D9). */
+static void d9_limits_of_a_request(void **state) {
     (void)state;
     ftk_engine *engine = open_demo("4", "64");
     collected *c = new_collected(3);
@@ -788,7 +790,7 @@ static int cancel_at_once(collected *c, const ftk_event *event) {
 
 /* Whoever is cancelled gets nothing more: of the step that runs neither, be it in its answer,
  * in its prompt, or waiting. */
-static void nothing_follows_a_cancel(void **state) {
+static void e5_nothing_follows_a_cancel(void **state) {
     (void)state;
     cancel_engine = open_demo("3", "1024");
     for (int victim = 1; victim < 4; victim++) {
@@ -977,7 +979,7 @@ static void check_poison(float poison) {
     ftk_engine_close(engine);
 }
 
-static void not_finite_fails_one(void **state) {
+static void d6_not_finite_fails_one(void **state) {
     (void)state;
     check_poison((float)NAN);
     check_poison(INFINITY);
@@ -1277,14 +1279,14 @@ static int teardown(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_as_alone),
-        cmocka_unit_test(any_limit_as_alone),
+        cmocka_unit_test(e8_any_limit_as_alone),
         cmocka_unit_test(eager_as_alone),
         cmocka_unit_test(more_than_slots_wait_in_order),
-        cmocka_unit_test(pages_run_out),
+        cmocka_unit_test(e7_pages_run_out),
         cmocka_unit_test(priorities_and_no_starvation),
         cmocka_unit_test(who_waits_says_why),
         cmocka_unit_test(a_stall_is_an_error),
-        cmocka_unit_test(limits_of_a_request),
+        cmocka_unit_test(d9_limits_of_a_request),
         cmocka_unit_test(end_tokens),
         cmocka_unit_test(stop_strings),
         cmocka_unit_test(logprobs_of_evaluation),
@@ -1292,11 +1294,11 @@ int main(void) {
         cmocka_unit_test(banned_token_gives_way),
         cmocka_unit_test(cancel_from_outside),
         cmocka_unit_test(cancel_from_callbacks),
-        cmocka_unit_test(nothing_follows_a_cancel),
+        cmocka_unit_test(e5_nothing_follows_a_cancel),
         cmocka_unit_test(submit_from_callbacks),
         cmocka_unit_test(steps_inside_callbacks_are_refused),
         cmocka_unit_test(closed_with_requests_in_flight),
-        cmocka_unit_test(not_finite_fails_one),
+        cmocka_unit_test(d6_not_finite_fails_one),
         cmocka_unit_test(polled_events),
         cmocka_unit_test(polled_to_the_end),
         cmocka_unit_test(evaluation_needs_the_engine),

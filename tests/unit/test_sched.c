@@ -337,7 +337,7 @@ static void take_or_give(fti_numbers *pool, holder *h, uint64_t *seed) {
     h->count = n;
 }
 
-static void numbers_are_held_once(void **state) {
+static void e3_numbers_are_held_once(void **state) {
     (void)state;
     fti_numbers pool;
     holder holders[6] = {{.count = 0}};
@@ -418,7 +418,7 @@ int main(void) {
         cmocka_unit_test(the_queue_follows_the_rule),
         cmocka_unit_test(nobody_waits_for_ever),
         cmocka_unit_test(nobody_passes_the_next),
-        cmocka_unit_test(numbers_are_held_once),
+        cmocka_unit_test(e3_numbers_are_held_once),
         cmocka_unit_test(giving_back_what_was_not_taken),
         cmocka_unit_test(g17_budgets_beyond_32_bits),
     };
