@@ -128,7 +128,7 @@ static void batch_json(void **state) {
     output o = DEMO("batch", "--batch", "4", "-n", "10", "--repeat", "2", "--json");
     json_t *row = expect_json(&o, 0);
     assert_true(json_is_true(at(row, "valid")));
-    assert_int_equal(number(at(row, "histogram"), "4"), 12);
+    assert_int_equal(number(at(row, "histogram"), "4"), 18);
     assert_int_equal(json_object_size(at(row, "histogram")), 1);
     assert_string_equal(json_string_value(at(row, "cause")), "scheduling");
     assert_int_equal(number(at(at(row, "figures"), "aggregate_tok_s"), "count"), 2);
@@ -147,13 +147,13 @@ static void batch_in_waves(void **state) {
     (void)state;
 #define WAVES                                                                                      \
     "batch", "--batch", "4", "-n", "10", "--repeat", "1", "--set", "scheduler.max_running=2"
-    static const char said[] = "ran as 16 steps of 2 and 4 of 1";
+    static const char said[] = "ran as 18 steps of 2";
     output o = DEMO(WAVES, "--json");
     expect_text(o.err, said);
     json_t *row = expect_json(&o, 1);
     assert_true(json_is_false(at(row, "valid")));
     assert_int_equal(json_object_size(at(row, "figures")), 0);
-    assert_int_equal(number(at(row, "histogram"), "2"), 16);
+    assert_int_equal(number(at(row, "histogram"), "2"), 18);
     json_decref(row);
     o = DEMO(WAVES, "--csv");
     assert_null(strstr(o.out, "aggregate_tok_s"));
