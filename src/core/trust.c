@@ -10,7 +10,10 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/openat2.h>
-#include <openssl/evp.h>
+/* The plain functions: libcrypto's EVP reads the file that OPENSSL_CONF names, which may load
+ * any code. They cannot fail. */
+#define OPENSSL_API_COMPAT 0x10100000L
+#include <openssl/sha.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -178,7 +181,7 @@ ftk_status fti_trusted_open(const char *path, ftk_status path_status, ftk_status
     return FTK_OK;
 }
 
-static ftk_status digest_rest(int fd, EVP_MD_CTX *context, ftk_error *err) {
+static ftk_status digest_rest(int fd, SHA256_CTX *context, ftk_error *err) {
     unsigned char block[1 << 16];
     for (;;) {
         ssize_t n = read(fd, block, sizeof block);
@@ -187,26 +190,16 @@ static ftk_status digest_rest(int fd, EVP_MD_CTX *context, ftk_error *err) {
         if (n < 0)
             return fti_fail(err, FTK_E_IO, "cannot read for the sha256: %s",
                             strerrordesc_np(errno));
-        if (EVP_DigestUpdate(context, block, (size_t)n) != 1)
-            return fti_fail(err, FTK_E_INTERNAL, "libcrypto failed to add to a sha256");
+        (void)SHA256_Update(context, block, (size_t)n);
     }
 }
 
 ftk_status fti_sha256_fd(int fd, char hex[65], ftk_error *err) {
-    errno = 0; /* libcrypto's own errors do not tell a lack of memory from others */
-    EVP_MD_CTX *context = EVP_MD_CTX_new();
-    if (!context || EVP_DigestInit_ex(context, EVP_sha256(), NULL) != 1) {
-        bool no_memory = errno == ENOMEM;
-        EVP_MD_CTX_free(context);
-        if (no_memory) return fti_no_memory(err, 0, "a sha256");
-        return fti_fail(err, FTK_E_INTERNAL, "libcrypto has no sha256 in this configuration");
-    }
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    ftk_status status = digest_rest(fd, context, err);
-    if (status == FTK_OK && EVP_DigestFinal_ex(context, digest, NULL) != 1)
-        status = fti_fail(err, FTK_E_INTERNAL, "libcrypto failed to finish a sha256");
-    EVP_MD_CTX_free(context);
-    if (status != FTK_OK) return status;
+    unsigned char digest[SHA256_DIGEST_LENGTH];
+    SHA256_CTX context;
+    (void)SHA256_Init(&context);
+    FTI_TRY(digest_rest(fd, &context, err));
+    (void)SHA256_Final(digest, &context);
     for (size_t i = 0; i < 32; i++) {
         hex[2 * i] = "0123456789abcdef"[digest[i] >> 4];
         hex[2 * i + 1] = "0123456789abcdef"[digest[i] & 15];

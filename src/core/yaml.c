@@ -254,8 +254,6 @@ static ftk_status read_node(reader *r, unsigned depth, fti_yaml_node **out) {
 
 static ftk_status read_document(reader *r) {
     const yaml_event_t *e = &r->event;
-    if (e->data.document_start.tag_directives.start != e->data.document_start.tag_directives.end)
-        return refuse_event(r, "the %TAG directive is not allowed; remove it");
     FTI_TRY(next_event(r));
     FTI_TRY(read_node(r, 0, &r->yaml->root));
     FTI_TRY(next_event(r)); /* end of the document */
@@ -287,6 +285,32 @@ static ftk_status check_encoding(const reader *r) {
     return FTK_OK;
 }
 
+/* Does a line begin at `at`, as libyaml sees lines? */
+static bool begins_line(const char *text, const char *at) {
+    static const char *const breaks[] = {"\n", "\r", "\xC2\x85", "\xE2\x80\xA8", "\xE2\x80\xA9"};
+    if (at == text) return true;
+    for (size_t i = 0; i < FTI_COUNT(breaks); i++) {
+        size_t n = strlen(breaks[i]);
+        if ((size_t)(at - text) >= n && memcmp(at - n, breaks[i], n) == 0) return true;
+    }
+    return false;
+}
+
+/* Before libyaml sees them: it compares each %TAG with all before it, and tells of them only
+ * when it has read the last. */
+static ftk_status check_directives(const reader *r) {
+    static const char tag[] = "%TAG";
+    const char *end = r->text + r->size, *at = r->text;
+    while ((at = memmem(at, (size_t)(end - at), tag, sizeof tag - 1)) != NULL) {
+        if (begins_line(r->text, at))
+            return fti_fail(r->err, FTK_E_CONFIG_SYNTAX,
+                            "%s:%u: the %%TAG directive is not allowed; remove it", r->origin,
+                            line_at_offset(r->text, r->size, (size_t)(at - r->text)));
+        at++;
+    }
+    return FTK_OK;
+}
+
 static ftk_status run_parser(reader *r) {
     if (!yaml_parser_initialize(&r->parser)) return fti_no_memory(r->err, 0, "the YAML parser");
     yaml_parser_set_encoding(&r->parser, YAML_UTF8_ENCODING);
@@ -309,6 +333,7 @@ ftk_status fti_yaml_parse(const char *text, size_t size, const char *origin, fti
         r.text += 3;
         r.size -= 3;
     }
+    FTI_TRY(check_directives(&r));
     r.yaml = fti_calloc(1, sizeof *r.yaml);
     if (!r.yaml) return fti_no_memory(err, sizeof *r.yaml, "a YAML document");
     ftk_status status = run_parser(&r);

@@ -1,6 +1,7 @@
 /* test_pool.c: the thread pool: every item once, visible results, any load. */
 #include "rig.h"
 
+#include <fenv.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -168,8 +169,44 @@ static void pools_come_and_go(void **state) {
     fti_pool_destroy(NULL);
 }
 
+static void round_upward(const void *args, uint64_t begin, uint64_t end) {
+    (void)args;
+    (void)begin;
+    (void)end;
+    fesetround(FE_UPWARD);
+    usleep(2000); /* so that every thread has some */
+}
+
+static bool rounds_to_nearest(void) {
+    volatile float one = 1.0f, little = 0x1p-30f;
+    return one + little == one;
+}
+
+static void count_odd_rounding(const void *args, uint64_t begin, uint64_t end) {
+    (void)begin;
+    (void)end;
+    if (!rounds_to_nearest()) atomic_fetch_add(*(atomic_int *const *)args, 1);
+    usleep(2000);
+}
+
+/* A provider's kernel is held to nothing: what it leaves behind meets no other. */
+static void modes_of_a_kernel_end_with_it(void **state) {
+    (void)state;
+    for (uint32_t threads = 1; threads <= 3; threads += 2) {
+        fti_pool *pool = pool_new(threads);
+        atomic_int odd = 0, *counter = &odd;
+        fti_pool_run(pool, round_upward, NULL, 24, 1);
+        fti_pool_run(pool, count_odd_rounding, &counter, 24, 1);
+        assert_int_equal(odd, 0);
+        assert_true(rounds_to_nearest());
+        fesetround(FE_TONEAREST); /* of the x87 unit, which nothing here uses */
+        fti_pool_destroy(pool);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(modes_of_a_kernel_end_with_it),
         cmocka_unit_test(every_item_exactly_once),
         cmocka_unit_test(results_are_visible_to_the_next_job),
         cmocka_unit_test(several_callers_take_turns),

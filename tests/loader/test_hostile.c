@@ -58,6 +58,8 @@ static const shape shapes[] = {
     {"", "---\n", "", false},
     {"", "...\n", "", false},
     {"", "%TAG !a! b\n", "--- a\n", false},
+    {"", "%TAG !a#! b\n", "--- a\n", true},
+    {"# a\xe2\x80\xa8", "%TAG !a#! b\xc2\x85", "--- a\n", true},
     {"", "%YAML 1.1\n", "--- a\n", false},
     {"a: [", "&#,", "]\n", true},
     {"a: &a [b]\nb: [", "*a,", "]\n", false},

@@ -71,6 +71,7 @@ static void take_chunks(fti_pool *pool) {
         if (begin >= j->items) return;
         uint64_t left = j->items - begin;
         j->function(j->args, begin, begin + (left < j->chunk ? left : j->chunk));
+        (void)fti_fpenv_enter(); /* a provider's kernel may have left another one */
     }
 }
 
