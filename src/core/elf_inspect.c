@@ -80,7 +80,7 @@ static ftk_status check_machine(const elf_file *elf) {
     if (elf->header.e_machine == MACHINE) return FTK_OK;
     return fti_fail(elf->err, FTK_E_PROVIDER_ELF,
                     "'%s' refused: found code for ELF machine %u, wanted %u (" MACHINE_NAME
-                    "); install the provider that was built for this machine",
+                    "); install the build for this machine",
                     elf->path, (unsigned)elf->header.e_machine, (unsigned)MACHINE);
 }
 
@@ -122,6 +122,8 @@ static ftk_status check_load_segment(const elf_file *elf, const Elf64_Phdr *p, u
     if (p->p_filesz > p->p_memsz || !fti_add_u64(p->p_vaddr, p->p_memsz, &end) ||
         !fti_align_u64(end, page, &end))
         return refuse(elf, "a segment with an impossible size", "p_filesz <= p_memsz");
+    if ((p->p_flags & PF_W) && (p->p_flags & PF_X))
+        return refuse(elf, "a segment that is both writable and executable", "one or neither");
     if (p->p_align < page || (p->p_align & (p->p_align - 1)) != 0 ||
         ((p->p_vaddr - p->p_offset) & (p->p_align - 1)) != 0)
         return refuse(elf, "a segment that is not aligned to pages", "p_offset like p_vaddr");
@@ -171,16 +173,28 @@ static ftk_status check_stack(const elf_file *elf) {
 
 /* ---- dynamic section ---- */
 
-/* Where the bytes that will be at [address, address + size) are in the file. */
-static bool file_offset(const elf_file *elf, uint64_t address, uint64_t size, uint64_t *offset) {
+/* The segment whose part in the file becomes [address, address + size), or NULL. */
+static const Elf64_Phdr *segment_of(const elf_file *elf, uint64_t address, uint64_t size) {
     for (size_t i = 0; i < elf->header.e_phnum; i++) {
         const Elf64_Phdr *p = &elf->segments[i];
-        if (p->p_type != PT_LOAD || address < p->p_vaddr) continue;
-        if (!inside(address - p->p_vaddr, size, p->p_filesz)) continue;
-        *offset = p->p_offset + (address - p->p_vaddr);
-        return true;
+        if (p->p_type == PT_LOAD && address >= p->p_vaddr &&
+            inside(address - p->p_vaddr, size, p->p_filesz))
+            return p;
     }
-    return false;
+    return NULL;
+}
+
+/* Where the bytes that will be at [address, address + size) are in the file. */
+static bool file_offset(const elf_file *elf, uint64_t address, uint64_t size, uint64_t *offset) {
+    const Elf64_Phdr *p = segment_of(elf, address, size);
+    if (!p) return false;
+    *offset = p->p_offset + (address - p->p_vaddr);
+    return true;
+}
+
+static bool is_code(const elf_file *elf, uint64_t address) {
+    const Elf64_Phdr *p = segment_of(elf, address, 1);
+    return p && (p->p_flags & PF_X);
 }
 
 static ftk_status read_dynamic(elf_file *elf) {
@@ -201,8 +215,37 @@ static ftk_status read_dynamic(elf_file *elf) {
     return refuse(elf, "a dynamic section without an end", "a DT_NULL entry");
 }
 
+static ftk_status check_code(const elf_file *elf, const char *tag, uint64_t address) {
+    if (is_code(elf, address)) return FTK_OK;
+    return fti_fail(elf->err, FTK_E_PROVIDER_ELF,
+                    "'%s' refused: found %s at address 0x%llx, wanted it inside the file's part of "
+                    "an executable segment; build the file anew",
+                    elf->path, tag, (unsigned long long)address);
+}
+
+static ftk_status check_number(const elf_file *elf, const char *tag, uint64_t found,
+                               uint64_t wanted) {
+    if (found == wanted) return FTK_OK;
+    return fti_fail(elf->err, FTK_E_PROVIDER_ELF,
+                    "'%s' refused: found %s %llu, wanted %llu; build the file anew", elf->path, tag,
+                    (unsigned long long)found, (unsigned long long)wanted);
+}
+
+/* What the dynamic loader asserts, calls or divides by, and so never reports. */
+static ftk_status check_shape(const elf_file *elf, const Elf64_Dyn *entry) {
+    uint64_t value = entry->d_un.d_val;
+    switch (entry->d_tag) {
+    case DT_INIT: return check_code(elf, "DT_INIT", value);
+    case DT_FINI: return check_code(elf, "DT_FINI", value);
+    case DT_SYMENT: return check_number(elf, "DT_SYMENT", value, sizeof(Elf64_Sym));
+    case DT_RELAENT: return check_number(elf, "DT_RELAENT", value, sizeof(Elf64_Rela));
+    case DT_PLTREL: return check_number(elf, "DT_PLTREL", value, DT_RELA);
+    default: return FTK_OK;
+    }
+}
+
 static ftk_status check_entry(const elf_file *elf, const Elf64_Dyn *entry) {
-    static const char system_only[] = "none: a provider is one file beside the system's libraries";
+    static const char system_only[] = "none: an object is one file beside the system's libraries";
     static const char position_independent[] = "none; compile with -fPIC";
     switch (entry->d_tag) {
     case DT_RPATH: return refuse(elf, "a run path (DT_RPATH)", system_only);
@@ -219,15 +262,21 @@ static ftk_status check_entry(const elf_file *elf, const Elf64_Dyn *entry) {
     }
 }
 
-/* The value of a tag that must be there exactly once. */
-static ftk_status single_value(const elf_file *elf, int64_t tag, const char *name,
-                               uint64_t *value) {
+/* How often a tag is there; `value` receives the last, which the dynamic loader takes. */
+static size_t count_values(const elf_file *elf, int64_t tag, uint64_t *value) {
     size_t count = 0;
     for (size_t i = 0; i < elf->dynamic_count; i++) {
         if (elf->dynamic[i].d_tag != tag) continue;
         *value = elf->dynamic[i].d_un.d_val;
         count++;
     }
+    return count;
+}
+
+/* The value of a tag that must be there exactly once. */
+static ftk_status single_value(const elf_file *elf, int64_t tag, const char *name,
+                               uint64_t *value) {
+    size_t count = count_values(elf, tag, value);
     if (count == 1) return FTK_OK;
     return fti_fail(elf->err, FTK_E_PROVIDER_ELF,
                     "'%s' refused: found %zu dynamic entries %s, wanted exactly 1", elf->path,
@@ -258,24 +307,75 @@ static bool is_system_library(const char *name) {
     return false;
 }
 
-static ftk_status check_needed(const elf_file *elf, uint64_t strings, uint64_t size,
-                               uint64_t index) {
-    char name[MAX_NEEDED + 1] = {0};
+/* A name that could be allowed; what `name` holds is cut, without an end, if it is longer. */
+static ftk_status read_name(const elf_file *elf, const char *outside, uint64_t index,
+                            char name[MAX_NEEDED + 1]) {
+    uint64_t strings = 0;
+    uint64_t size = 0;
+    FTI_TRY(single_value(elf, DT_STRTAB, "DT_STRTAB", &strings));
+    FTI_TRY(single_value(elf, DT_STRSZ, "DT_STRSZ", &size));
     uint64_t left = index < size ? size - index : 0;
     if (left > MAX_NEEDED) left = MAX_NEEDED;
     uint64_t offset;
     if (left == 0 || !file_offset(elf, strings + index, left, &offset))
-        return refuse(elf, "a DT_NEEDED name outside the string table", "a library name");
-    FTI_TRY(read_at(elf, name, "a library name", offset, left));
-    if (!memchr(name, 0, left))
+        return refuse(elf, outside, "a library name");
+    memset(name, '?', MAX_NEEDED + 1);
+    return read_at(elf, name, "a library name", offset, left);
+}
+
+static ftk_status check_needed(const elf_file *elf, uint64_t index) {
+    char name[MAX_NEEDED + 1];
+    FTI_TRY(read_name(elf, "a DT_NEEDED name outside the string table", index, name));
+    if (!memchr(name, 0, sizeof name))
         return refuse(elf, "a DT_NEEDED name that is longer than any allowed one or has no end",
                       "a library of the C and C++ runtimes");
     if (is_system_library(name)) return FTK_OK;
     return fti_fail(elf->err, FTK_E_PROVIDER_ELF,
                     "'%s' refused: found that it needs the library '%s', wanted only those of "
                     "the C and C++ runtimes (libc, libm, libgcc_s, libstdc++, libgomp ...); link "
-                    "everything else into the provider",
+                    "everything else into the file",
                     elf->path, name);
+}
+
+/* Under such a name the dynamic loader would give this file to whoever needs the library. */
+static ftk_status check_soname(const elf_file *elf, uint64_t index) {
+    char name[MAX_NEEDED + 1];
+    FTI_TRY(read_name(elf, "a DT_SONAME outside the string table", index, name));
+    if (!memchr(name, 0, sizeof name) || !is_system_library(name)) return FTK_OK;
+    return fti_fail(elf->err, FTK_E_PROVIDER_ELF,
+                    "'%s' refused: found DT_SONAME '%s', the name of a library of the system, "
+                    "wanted another or none; link without -soname",
+                    elf->path, name);
+}
+
+static ftk_status check_table(const elf_file *elf, int64_t start, int64_t size, uint64_t unit,
+                              const char *name) {
+    uint64_t address = 0;
+    uint64_t bytes = 0;
+    size_t starts = count_values(elf, start, &address);
+    size_t sizes = count_values(elf, size, &bytes);
+    if (starts == 0 && sizes == 0) return FTK_OK;
+    if (starts != 1 || sizes != 1)
+        return fti_fail(elf->err, FTK_E_PROVIDER_ELF,
+                        "'%s' refused: found %zu addresses and %zu sizes of the table %s, wanted "
+                        "one of each or none; build the file anew",
+                        elf->path, starts, sizes, name);
+    if (bytes % unit == 0 && segment_of(elf, address, bytes)) return FTK_OK;
+    return fti_fail(
+        elf->err, FTK_E_PROVIDER_ELF,
+        "'%s' refused: found the table %s of %llu bytes at address 0x%llx, wanted "
+        "entries of %llu bytes inside the file's part of a segment; build the file anew",
+        elf->path, name, (unsigned long long)bytes, (unsigned long long)address,
+        (unsigned long long)unit);
+}
+
+static ftk_status check_tables(const elf_file *elf) {
+    const uint64_t rela = sizeof(Elf64_Rela);
+    const uint64_t pointer = sizeof(Elf64_Addr);
+    FTI_TRY(check_table(elf, DT_RELA, DT_RELASZ, rela, "DT_RELA"));
+    FTI_TRY(check_table(elf, DT_JMPREL, DT_PLTRELSZ, rela, "DT_JMPREL"));
+    FTI_TRY(check_table(elf, DT_INIT_ARRAY, DT_INIT_ARRAYSZ, pointer, "DT_INIT_ARRAY"));
+    return check_table(elf, DT_FINI_ARRAY, DT_FINI_ARRAYSZ, pointer, "DT_FINI_ARRAY");
 }
 
 static ftk_status check_dynamic(const elf_file *elf) {
@@ -287,11 +387,13 @@ static ftk_status check_dynamic(const elf_file *elf) {
     if (!file_offset(elf, strings, size, &offset))
         return refuse(elf, "a string table outside what is loaded", "it inside a loaded segment");
     for (size_t i = 0; i < elf->dynamic_count; i++) {
-        FTI_TRY(check_entry(elf, &elf->dynamic[i]));
-        if (elf->dynamic[i].d_tag == DT_NEEDED)
-            FTI_TRY(check_needed(elf, strings, size, elf->dynamic[i].d_un.d_val));
+        const Elf64_Dyn *entry = &elf->dynamic[i];
+        FTI_TRY(check_entry(elf, entry));
+        FTI_TRY(check_shape(elf, entry));
+        if (entry->d_tag == DT_NEEDED) FTI_TRY(check_needed(elf, entry->d_un.d_val));
+        if (entry->d_tag == DT_SONAME) FTI_TRY(check_soname(elf, entry->d_un.d_val));
     }
-    return FTK_OK;
+    return check_tables(elf);
 }
 
 /* ---- entry ---- */
@@ -314,24 +416,44 @@ static uint32_t gnu_hash(const char *name) {
 typedef struct symbol_table {
     uint64_t symbols, strings, strings_size;
     uint64_t chains; /* address of the chain entry that symbol 0 would have */
-    uint32_t bucket; /* index of the first symbol of the wanted name's bucket */
+    uint32_t bucket; /* index of the first symbol of the wanted name's bucket, 0 if none */
 } symbol_table;
+
+/* The filter that the dynamic loader asks first: without both bits it looks no further. */
+static ftk_status ask_filter(const elf_file *elf, uint64_t words, const uint32_t head[4],
+                             uint32_t hash, bool *may_be_there) {
+    if (head[2] == 0 || (head[2] & (head[2] - 1)) != 0 || head[3] >= 32)
+        return refuse(elf, "a filter of symbols of an odd size or shift",
+                      "a power of 2 of words and a shift below 32");
+    uint64_t word = 0;
+    FTI_TRY(read_loaded(elf, &word, "a filter of symbols outside what is loaded",
+                        words + (uint64_t)((hash / 64) & (head[2] - 1)) * sizeof word,
+                        sizeof word));
+    *may_be_there = (word >> (hash % 64)) & (word >> ((hash >> head[3]) % 64)) & 1;
+    return FTK_OK;
+}
 
 /* The hash table that the dynamic loader will search, at the bucket of `name`. */
 static ftk_status open_symbols(const elf_file *elf, const char *name, symbol_table *t) {
-    uint64_t hash;
+    uint64_t table;
+    uint32_t hash = gnu_hash(name);
+    bool may_be_there = false;
     uint32_t head[4]; /* buckets, first hashed symbol, words of the filter, shift */
     FTI_TRY(single_value(elf, DT_SYMTAB, "DT_SYMTAB", &t->symbols));
     FTI_TRY(single_value(elf, DT_STRTAB, "DT_STRTAB", &t->strings));
     FTI_TRY(single_value(elf, DT_STRSZ, "DT_STRSZ", &t->strings_size));
-    FTI_TRY(single_value(elf, DT_GNU_HASH, "DT_GNU_HASH (link with --hash-style=gnu)", &hash));
-    FTI_TRY(read_loaded(elf, head, "a hash table of symbols outside what is loaded", hash,
+    FTI_TRY(single_value(elf, DT_GNU_HASH, "DT_GNU_HASH (link with --hash-style=gnu)", &table));
+    FTI_TRY(read_loaded(elf, head, "a hash table of symbols outside what is loaded", table,
                         sizeof head));
     if (head[0] == 0) return refuse(elf, "a hash table without buckets", "one or more");
-    uint64_t buckets = hash + sizeof head + (uint64_t)head[2] * 8;
+    uint64_t words = table + sizeof head;
+    uint64_t buckets = words + (uint64_t)head[2] * 8;
     t->chains = buckets + (uint64_t)head[0] * 4 - (uint64_t)head[1] * 4;
+    t->bucket = 0;
+    FTI_TRY(ask_filter(elf, words, head, hash, &may_be_there));
+    if (!may_be_there) return FTK_OK;
     return read_loaded(elf, &t->bucket, "a hash bucket outside what is loaded",
-                       buckets + (uint64_t)(gnu_hash(name) % head[0]) * 4, sizeof t->bucket);
+                       buckets + (uint64_t)(hash % head[0]) * 4, sizeof t->bucket);
 }
 
 static ftk_status is_named(const elf_file *elf, const symbol_table *t, const Elf64_Sym *symbol,
@@ -346,23 +468,29 @@ static ftk_status is_named(const elf_file *elf, const symbol_table *t, const Elf
     return FTK_OK;
 }
 
-/* `symbol->st_name` is 0 if there is none of that name. */
-static ftk_status find_symbol(const elf_file *elf, const char *name, Elf64_Sym *symbol) {
+/* What the table holds of one name: how many, and the last of them. */
+typedef struct lookup {
+    size_t count;
+    uint32_t index;
+    Elf64_Sym symbol;
+} lookup;
+
+static ftk_status find_symbol(const elf_file *elf, const char *name, lookup *found) {
     symbol_table t;
     FTI_TRY(open_symbols(elf, name, &t));
     uint32_t wanted = gnu_hash(name) | 1u;
     uint32_t hash = t.bucket == 0; /* bit 0 ends a chain; bucket 0 is empty */
     for (uint32_t i = t.bucket, steps = 0; !(hash & 1u) && steps < MAX_CHAIN; i++, steps++) {
         bool same = false;
+        Elf64_Sym symbol = {0};
         FTI_TRY(read_loaded(elf, &hash, "a hash chain outside what is loaded",
                             t.chains + (uint64_t)i * 4, sizeof hash));
         if ((hash | 1u) != wanted) continue;
-        FTI_TRY(read_loaded(elf, symbol, "a symbol outside what is loaded",
-                            t.symbols + (uint64_t)i * sizeof *symbol, sizeof *symbol));
-        FTI_TRY(is_named(elf, &t, symbol, name, &same));
-        if (same) return FTK_OK;
+        FTI_TRY(read_loaded(elf, &symbol, "a symbol outside what is loaded",
+                            t.symbols + (uint64_t)i * sizeof symbol, sizeof symbol));
+        FTI_TRY(is_named(elf, &t, &symbol, name, &same));
+        if (same) *found = (lookup){found->count + 1, i, symbol};
     }
-    *symbol = (Elf64_Sym){0};
     return FTK_OK;
 }
 
@@ -373,18 +501,45 @@ static ftk_status bad_entry(const elf_file *elf, const char *name, const char *f
                     elf->path, found, name);
 }
 
+/* A search without a version passes over what is hidden under one. */
+static ftk_status check_version(const elf_file *elf, const char *name, uint32_t index) {
+    uint64_t versions = 0;
+    uint16_t version = 0;
+    if (count_values(elf, DT_VERSYM, &versions) == 0) return FTK_OK;
+    FTI_TRY(single_value(elf, DT_VERSYM, "DT_VERSYM", &versions));
+    FTI_TRY(read_loaded(elf, &version, "a symbol's version outside what is loaded",
+                        versions + (uint64_t)index * sizeof version, sizeof version));
+    if (version == VER_NDX_LOCAL) return bad_entry(elf, name, "a symbol of a local version");
+    if (version & 0x8000) return bad_entry(elf, name, "a symbol of a hidden version");
+    return FTK_OK;
+}
+
+static ftk_status check_definition(const elf_file *elf, const char *name, const Elf64_Sym *symbol) {
+    unsigned bind = ELF64_ST_BIND(symbol->st_info);
+    unsigned visibility = ELF64_ST_VISIBILITY(symbol->st_other);
+    if (symbol->st_shndx == SHN_UNDEF) return bad_entry(elf, name, "nothing of its own");
+    if (symbol->st_shndx >= SHN_LORESERVE)
+        return bad_entry(elf, name, "a symbol of no section (SHN_ABS or the like)");
+    if (bind != STB_GLOBAL && bind != STB_WEAK) return bad_entry(elf, name, "a local symbol");
+    if (visibility == STV_HIDDEN || visibility == STV_INTERNAL)
+        return bad_entry(elf, name, "a symbol of hidden or internal visibility");
+    if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC)
+        return bad_entry(elf, name, "something else than a function");
+    if (symbol->st_value == 0) return bad_entry(elf, name, "a symbol of value 0");
+    if (!is_code(elf, symbol->st_value))
+        return bad_entry(elf, name, "an address outside the file's executable segments");
+    return FTK_OK;
+}
+
 /* Before anything runs, for what the loader would find in a library that is needed, or
  * not at all, is found only after constructors have run. */
 static ftk_status check_entry_symbol(const elf_file *elf, const char *name) {
-    Elf64_Sym symbol = {0};
-    FTI_TRY(find_symbol(elf, name, &symbol));
-    if (symbol.st_name == 0 || symbol.st_shndx == SHN_UNDEF)
-        return bad_entry(elf, name, "nothing of its own");
-    if (ELF64_ST_BIND(symbol.st_info) != STB_GLOBAL && ELF64_ST_BIND(symbol.st_info) != STB_WEAK)
-        return bad_entry(elf, name, "a local symbol");
-    if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC)
-        return bad_entry(elf, name, "something else than a function");
-    return FTK_OK;
+    lookup found = {0};
+    FTI_TRY(find_symbol(elf, name, &found));
+    if (found.count == 0) return bad_entry(elf, name, "nothing of its own");
+    if (found.count > 1) return bad_entry(elf, name, "more than one symbol");
+    FTI_TRY(check_definition(elf, name, &found.symbol));
+    return check_version(elf, name, found.index);
 }
 
 /* ---- note ---- */

@@ -11,11 +11,13 @@
 /*
  * Reads `fd` from its start, whatever its file position. `path` is for messages.
  * Refuses (FTK_E_PROVIDER_ELF) what is not a shared object of this machine, or
- * what would have an executable stack, text relocations, a run path, a filter or
- * audit library, or need a library outside the system's own;
- * (FTK_E_PROVIDER_ENTRY) what does not itself define and export the entry of
- * providers; and (FTK_E_PROVIDER_IDENTITY) what has not exactly one freetoken
- * note. `*note` receives the text of the note; free it with fti_free.
+ * what would have an executable stack or segments both writable and executable,
+ * text relocations, a run path, a filter or audit library, tables that the dynamic
+ * loader would trip over, the name of a system library, or need a library outside
+ * the system's own; (FTK_E_PROVIDER_ENTRY) what does not itself define and export
+ * the entry of providers so that a search without a version finds it; and
+ * (FTK_E_PROVIDER_IDENTITY) what has not exactly one freetoken note. `*note`
+ * receives the text of the note; free it with fti_free.
  */
 ftk_status fti_elf_inspect(int fd, const char *path, char **note, ftk_error *err) FTI_WARN_UNUSED;
 

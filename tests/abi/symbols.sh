@@ -18,6 +18,8 @@ exported "$lib" | grep -q '^ftk_engine_open$' || fail "libfreetoken.so does not 
 readelf -d "$lib" | grep -q 'SONAME.*libfreetoken\.so\.0' || fail "SONAME is not libfreetoken.so.0"
 readelf -d "$lib" | grep -q 'NODELETE' || fail "libfreetoken.so can be unloaded"
 readelf -d "$lib" | grep -qE 'RPATH|RUNPATH' && [ -z "${FTK_SANITIZED:-}" ] && fail "libfreetoken.so has a run path"
+# EVP reads the file that OPENSSL_CONF names, which may load any code.
+if nm -D --undefined-only "$lib" | grep -E ' (EVP|OPENSSL|CONF)_|getenv'; then fail "libfreetoken.so calls what reads the environment"; fi
 [ "$(exported "$provider")" = freetoken_provider_v1 ] || fail "the provider exports: $(exported "$provider")"
 if nm -D --undefined-only "$provider" | grep -E ' (ftk|fti)_'; then fail "the provider needs symbols of the library"; fi
 readelf -n "$provider" | grep -q freetoken || fail "the provider has no note"

@@ -116,6 +116,11 @@ static void judges_fixtures(void **state) {
         {"no_entry", FTK_E_PROVIDER_ENTRY, "nothing of its own"},
         {"data_entry", FTK_E_PROVIDER_ENTRY, "something else than a function"},
         {"dependency_entry", FTK_E_PROVIDER_ENTRY, "nothing of its own"},
+        {"default_version", FTK_OK, ""},
+        {"hidden_version", FTK_E_PROVIDER_ENTRY, "a symbol of a hidden version"},
+        {"two_versions", FTK_E_PROVIDER_ENTRY, "more than one symbol"},
+        {"soname", FTK_E_PROVIDER_ELF, "DT_SONAME 'libm.so.6'"},
+        {"own_soname", FTK_OK, ""},
         {"undefined", FTK_OK, ""},
         {"execstack", FTK_E_PROVIDER_ELF, "executable stack"},
         {"textrel", FTK_E_PROVIDER_ELF, "text relocations"},
@@ -230,6 +235,13 @@ static void judges_load_segments(void **state) {
     p = &c.segments[segment_index(&c, PT_LOAD)];
     p->p_memsz = UINT64_MAX;
     expect_copy(&c, FTK_E_PROVIDER_ELF, "impossible size");
+    for (uint32_t flag = PF_X; flag <= PF_W; flag <<= 1) {
+        c = copy_good();
+        p = c.segments;
+        while (p->p_type != PT_LOAD || (p->p_flags & (PF_X | PF_W)) != flag) p++;
+        p->p_flags |= PF_X | PF_W;
+        expect_copy(&c, FTK_E_PROVIDER_ELF, "both writable and executable");
+    }
 }
 
 static void refuses_dynamic_entries(void **state) {
@@ -261,6 +273,50 @@ static void refuses_dynamic_entries(void **state) {
     copy c = copy_good();
     add_entry(&c, DT_FLAGS, DF_STATIC_TLS);
     expect_copy(&c, FTK_OK, "");
+}
+
+/* What the dynamic loader would assert or follow without a look. */
+static void refuses_broken_tables(void **state) {
+    (void)state;
+    enum { NOWHERE = 1 << 30 };
+    static const struct {
+        int64_t tag;
+        uint64_t value;
+        const char *part;
+    } cases[] = {
+        {DT_SYMENT, 23, "DT_SYMENT 23, wanted 24"},
+        {DT_RELAENT, 0, "DT_RELAENT 0, wanted 24"},
+        {DT_PLTREL, DT_REL, "DT_PLTREL 17, wanted 7"},
+        {DT_RELA, NOWHERE, "the table DT_RELA of"},
+        {DT_RELASZ, 25, "the table DT_RELA of 25 bytes"},
+        {DT_RELASZ, (uint64_t)24 << 40, "the table DT_RELA of"},
+        {DT_JMPREL, NOWHERE, "the table DT_JMPREL of"},
+        {DT_PLTRELSZ, 47, "the table DT_JMPREL of 47 bytes"},
+        {DT_INIT, 0, "DT_INIT at address 0x0"},
+        {DT_INIT, NOWHERE, "DT_INIT at address 0x40000000"},
+        {DT_FINI, 0, "DT_FINI at address 0x0"},
+        {DT_INIT_ARRAY, NOWHERE, "the table DT_INIT_ARRAY of"},
+        {DT_INIT_ARRAYSZ, 12, "the table DT_INIT_ARRAY of 12 bytes"},
+        {DT_FINI_ARRAY, NOWHERE, "the table DT_FINI_ARRAY of"},
+        {DT_FINI_ARRAYSZ, 1 << 20, "the table DT_FINI_ARRAY of"},
+    };
+    for (size_t i = 0; i < FTI_COUNT(cases); i++) {
+        copy c = copy_good();
+        entry(&c, cases[i].tag)->d_un.d_val = cases[i].value;
+        expect_copy(&c, FTK_E_PROVIDER_ELF, cases[i].part);
+    }
+    copy c = copy_good();
+    add_entry(&c, DT_RELA, entry(&c, DT_RELA)->d_un.d_val);
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "found 2 addresses and 1 sizes of the table DT_RELA");
+    c = copy_good();
+    entry(&c, DT_RELASZ)->d_tag = DT_DEBUG;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "found 1 addresses and 0 sizes of the table DT_RELA");
+    c = copy_good();
+    add_entry(&c, DT_SONAME, UINT64_MAX);
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "a DT_SONAME outside the string table");
+    c = copy_good();
+    add_entry(&c, DT_SONAME, entry(&c, DT_NEEDED)->d_un.d_val);
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "DT_SONAME 'libc.so.6'");
 }
 
 static void refuses_broken_dynamic_sections(void **state) {
@@ -301,7 +357,7 @@ static void refuses_broken_hash_tables(void **state) {
     expect_copy(&c, FTK_E_PROVIDER_ELF, "without buckets");
     c = copy_good();
     hash = (uint32_t *)(void *)(c.bytes + entry(&c, DT_GNU_HASH)->d_un.d_ptr);
-    hash[2] = UINT32_MAX;
+    hash[0] = UINT32_MAX; /* the bucket lies far away */
     expect_copy(&c, FTK_E_PROVIDER_ELF, "hash bucket");
     c = copy_good();
     hash = (uint32_t *)(void *)(c.bytes + entry(&c, DT_GNU_HASH)->d_un.d_ptr);
@@ -310,6 +366,124 @@ static void refuses_broken_hash_tables(void **state) {
     c = copy_good();
     entry(&c, DT_SYMTAB)->d_un.d_ptr = (uint64_t)1 << 40;
     expect_copy(&c, FTK_E_PROVIDER_ELF, "a symbol outside");
+}
+
+/* The first segment begins at address 0, so what is in it lies where its address says. */
+static void *at_address(const copy *c, int64_t tag) {
+    return c->bytes + entry(c, tag)->d_un.d_ptr;
+}
+
+/* A filter that denies everything, or one that the dynamic loader could not even index. */
+static void asks_the_filter(void **state) {
+    (void)state;
+    copy c = copy_good();
+    uint32_t *hash = at_address(&c, DT_GNU_HASH);
+    memset(hash + 4, 0, (size_t)hash[2] * 8);
+    expect_copy(&c, FTK_E_PROVIDER_ENTRY, "nothing of its own");
+    c = copy_good();
+    hash = at_address(&c, DT_GNU_HASH);
+    memset(hash + 4, 0xff, (size_t)hash[2] * 8);
+    expect_copy(&c, FTK_OK, "");
+    static const struct {
+        uint32_t words, shift;
+        const char *part;
+    } cases[] = {
+        {0, 6, "odd size or shift"},
+        {3, 6, "odd size or shift"},
+        {1, 32, "odd size or shift"},
+        {(uint32_t)1 << 31, 6, "a filter of symbols outside"},
+    };
+    for (size_t i = 0; i < FTI_COUNT(cases); i++) {
+        c = copy_good();
+        hash = at_address(&c, DT_GNU_HASH);
+        hash[2] = cases[i].words;
+        hash[3] = cases[i].shift;
+        expect_copy(&c, FTK_E_PROVIDER_ELF, cases[i].part);
+    }
+}
+
+static uint32_t entry_index(const copy *c) {
+    const Elf64_Sym *symbols = at_address(c, DT_SYMTAB);
+    const char *strings = at_address(c, DT_STRTAB);
+    uint32_t i = 1;
+    while (strcmp(strings + symbols[i].st_name, FTK_PROVIDER_ENTRY) != 0) i++;
+    return i;
+}
+
+static void expect_symbol(Elf64_Sym change, ftk_status wanted, const char *part) {
+    copy c = copy_good();
+    Elf64_Sym *symbol = (Elf64_Sym *)at_address(&c, DT_SYMTAB) + entry_index(&c);
+    change.st_name = symbol->st_name;
+    *symbol = change;
+    expect_copy(&c, wanted, part);
+}
+
+static void judges_the_entry(void **state) {
+    (void)state;
+    copy c = copy_good();
+    const Elf64_Sym fine = ((Elf64_Sym *)at_address(&c, DT_SYMTAB))[entry_index(&c)];
+    free(c.bytes);
+    const struct {
+        unsigned bind, type, visibility;
+        uint16_t section;
+        uint64_t value;
+        ftk_status status;
+        const char *part;
+    } cases[] = {
+        {STB_GLOBAL, STT_FUNC, STV_DEFAULT, 9, fine.st_value, FTK_OK, ""},
+        {STB_WEAK, STT_FUNC, STV_PROTECTED, 9, fine.st_value, FTK_OK, ""},
+        {STB_LOCAL, STT_FUNC, STV_DEFAULT, 9, fine.st_value, FTK_E_PROVIDER_ENTRY, "local symbol"},
+        {STB_GLOBAL, STT_OBJECT, STV_DEFAULT, 9, fine.st_value, FTK_E_PROVIDER_ENTRY,
+         "something else than a function"},
+        {STB_GLOBAL, STT_FUNC, STV_HIDDEN, 9, fine.st_value, FTK_E_PROVIDER_ENTRY,
+         "hidden or internal"},
+        {STB_GLOBAL, STT_FUNC, STV_INTERNAL, 9, fine.st_value, FTK_E_PROVIDER_ENTRY,
+         "hidden or internal"},
+        {STB_GLOBAL, STT_FUNC, STV_DEFAULT, SHN_UNDEF, fine.st_value, FTK_E_PROVIDER_ENTRY,
+         "nothing of its own"},
+        {STB_GLOBAL, STT_FUNC, STV_DEFAULT, SHN_ABS, fine.st_value, FTK_E_PROVIDER_ENTRY,
+         "no section"},
+        {STB_GLOBAL, STT_FUNC, STV_DEFAULT, 9, 0, FTK_E_PROVIDER_ENTRY, "value 0"},
+        {STB_GLOBAL, STT_FUNC, STV_DEFAULT, 9, 64, FTK_E_PROVIDER_ENTRY,
+         "outside the file's executable segments"},
+        {STB_GLOBAL, STT_FUNC, STV_DEFAULT, 9, UINT64_MAX, FTK_E_PROVIDER_ENTRY,
+         "outside the file's executable segments"},
+    };
+    for (size_t i = 0; i < FTI_COUNT(cases); i++)
+        expect_symbol(
+            (Elf64_Sym){
+                .st_info = (unsigned char)ELF64_ST_INFO(cases[i].bind, cases[i].type),
+                .st_other = (unsigned char)cases[i].visibility,
+                .st_shndx = cases[i].section,
+                .st_value = cases[i].value,
+                .st_size = fine.st_size,
+            },
+            cases[i].status, cases[i].part);
+}
+
+static void judges_the_version_of_the_entry(void **state) {
+    (void)state;
+    static const struct {
+        uint16_t version;
+        ftk_status status;
+        const char *part;
+    } cases[] = {
+        {1, FTK_OK, ""},
+        {0, FTK_E_PROVIDER_ENTRY, "a local version"},
+        {0x8002, FTK_E_PROVIDER_ENTRY, "a hidden version"},
+        {0x8001, FTK_E_PROVIDER_ENTRY, "a hidden version"},
+    };
+    for (size_t i = 0; i < FTI_COUNT(cases); i++) {
+        copy c = copy_good();
+        ((uint16_t *)at_address(&c, DT_VERSYM))[entry_index(&c)] = cases[i].version;
+        expect_copy(&c, cases[i].status, cases[i].part);
+    }
+    copy c = copy_good();
+    entry(&c, DT_VERSYM)->d_un.d_ptr = (uint64_t)1 << 40;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "a symbol's version outside");
+    c = copy_good();
+    add_entry(&c, DT_VERSYM, entry(&c, DT_VERSYM)->d_un.d_val);
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "2 dynamic entries DT_VERSYM");
 }
 
 /* A name that only ends because the string table does would be a longer one in
@@ -436,8 +610,12 @@ int main(void) {
         cmocka_unit_test(judges_segments),
         cmocka_unit_test(judges_load_segments),
         cmocka_unit_test(refuses_dynamic_entries),
+        cmocka_unit_test(refuses_broken_tables),
         cmocka_unit_test(refuses_broken_dynamic_sections),
         cmocka_unit_test(refuses_broken_hash_tables),
+        cmocka_unit_test(asks_the_filter),
+        cmocka_unit_test(judges_the_entry),
+        cmocka_unit_test(judges_the_version_of_the_entry),
         cmocka_unit_test(names_end_inside_the_table),
         cmocka_unit_test(addresses_count_not_offsets),
         cmocka_unit_test(refuses_every_truncation),
