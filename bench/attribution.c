@@ -2,22 +2,34 @@
 #include "attribution.h"
 
 #include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "cli/output.h"
 #include "cli/text.h"
+#include "core/base.h"
+
+/* Causes that a consequence may have. */
+#define EXECUTION      (1u << FTI_BENCH_MODEL_EXECUTION)
+#define SCHEDULING     (1u << FTI_BENCH_SCHEDULING)
+#define REPRESENTATION (1u << FTI_BENCH_REPRESENTATION)
+#define BACKEND        (1u << FTI_BENCH_BACKEND)
+#define ANY            (EXECUTION | SCHEDULING | REPRESENTATION | BACKEND)
 
 /* The first pattern that fits decides; '*' also stands for dots. */
 static const struct {
     const char *pattern;
     fti_bench_class class;
-    fti_bench_cause cause; /* of knobs */
+    unsigned cause; /* of knobs: one; of what follows: a set of those above */
 } table[] = {
     /* The work and the row itself. */
     {"scenario", FTI_BENCH_FIXED, 0},
     {"version", FTI_BENCH_FIXED, 0},
     {"commit", FTI_BENCH_FIXED, 0},
+    {"build", FTI_BENCH_FIXED, 0},            /* tells changed trees of one commit apart */
     {"settings.model", FTI_BENCH_IGNORED, 0}, /* provenance.checkpoint says what is in it */
     {"settings.repeat", FTI_BENCH_IGNORED, 0},
     {"settings.warmup", FTI_BENCH_IGNORED, 0},
@@ -54,27 +66,32 @@ static const struct {
     {"provenance.provider.options", FTI_BENCH_KNOB, FTI_BENCH_MODEL_EXECUTION},
     {"provenance.checkpoint.*", FTI_BENCH_KNOB, FTI_BENCH_REPRESENTATION},
     /* What the engine made of them. */
-    {"provenance.provider.*", FTI_BENCH_FOLLOWS, 0},
-    {"provenance.backend.*", FTI_BENCH_FOLLOWS, 0},
-    {"provenance.numerics.mode", FTI_BENCH_FOLLOWS, 0},
-    {"provenance.kv_type", FTI_BENCH_FOLLOWS, 0},
-    {"provenance.variants*", FTI_BENCH_FOLLOWS, 0},
-    {"provenance.graphs*", FTI_BENCH_FOLLOWS, 0},
-    {"provenance.memory.*", FTI_BENCH_FOLLOWS, 0},
-    {"provenance.notes*", FTI_BENCH_FOLLOWS, 0},
+    {"provenance.provider.*", FTI_BENCH_FOLLOWS, EXECUTION},
+    {"provenance.backend.*", FTI_BENCH_FOLLOWS, BACKEND},
+    {"provenance.numerics.mode", FTI_BENCH_FOLLOWS, EXECUTION},
+    {"provenance.kv_type", FTI_BENCH_FOLLOWS, EXECUTION},
+    {"provenance.variants*", FTI_BENCH_FOLLOWS, EXECUTION | REPRESENTATION | BACKEND},
+    {"provenance.graphs*", FTI_BENCH_FOLLOWS, ANY},
+    {"provenance.memory.*", FTI_BENCH_FOLLOWS, EXECUTION | SCHEDULING | REPRESENTATION},
+    {"provenance.notes*", FTI_BENCH_FOLLOWS, ANY},
     /* The build. */
     {"provenance.libfreetoken", FTI_BENCH_FIXED, 0},
     {"provenance.stage", FTI_BENCH_FIXED, 0},
     {"provenance.numerics.version", FTI_BENCH_FIXED, 0},
 };
 
+/* Index in the table; its size: nothing fits. */
+static size_t look_up(const char *path) {
+    size_t i = 0;
+    while (i < FTI_COUNT(table) && fnmatch(table[i].pattern, path, 0) != 0) i++;
+    return i;
+}
+
 fti_bench_class fti_bench_classify(const char *path, fti_bench_cause *cause) {
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        if (fnmatch(table[i].pattern, path, 0) != 0) continue;
-        *cause = table[i].cause;
-        return table[i].class;
-    }
-    return FTI_BENCH_UNKNOWN;
+    size_t i = look_up(path);
+    if (i == FTI_COUNT(table)) return FTI_BENCH_UNKNOWN;
+    if (table[i].class == FTI_BENCH_KNOB) *cause = (fti_bench_cause)table[i].cause;
+    return table[i].class;
 }
 
 /* ---- flat ---- */
@@ -144,11 +161,29 @@ json_t *fti_bench_knobs(const json_t *provenance) {
     return knobs;
 }
 
+void fti_bench_provenance_digest(const json_t *provenance, char digest[17]) {
+    digest[0] = '\0';
+    if (!json_is_object(provenance)) return;
+    json_t *flat = flat_provenance(provenance), *value;
+    const char *path;
+    void *next;
+    fti_bench_cause cause;
+    json_object_foreach_safe(flat, next, path, value) {
+        if (fti_bench_classify(path, &cause) == FTI_BENCH_IGNORED)
+            (void)json_object_del(flat, path);
+    }
+    char *text = json_dumps(flat, JSON_COMPACT | JSON_SORT_KEYS);
+    if (text) (void)snprintf(digest, 17, "%016" PRIx64, XXH3_64bits(text, strlen(text)));
+    free(text);
+    json_decref(flat);
+}
+
 static json_t *flat_row(const fti_bench_row *row) {
     json_t *flat = flat_provenance(row->provenance);
     (void)json_object_set_new(flat, "scenario", json_string(row->scenario));
     (void)json_object_set_new(flat, "version", json_string(row->version));
     (void)json_object_set_new(flat, "commit", json_string(row->commit));
+    (void)json_object_set_new(flat, "build", json_string(row->build));
     flatten("settings", row->settings, flat);
     flatten("machine", row->machine, flat);
     return flat;
@@ -237,6 +272,31 @@ static json_t *knobs_beside(const fti_bench_differences *d, fti_bench_cause caus
     return others;
 }
 
+/* Consequences that knobs of this cause do not have. */
+static json_t *not_from(const fti_bench_differences *d, fti_bench_cause cause) {
+    json_t *unexplained = json_array();
+    for (size_t i = 0; i < json_array_size(d->follows); i++) {
+        json_t *entry = json_array_get(d->follows, i);
+        unsigned from = table[look_up(fti_cli_member(entry, "path"))].cause;
+        if (!(from & 1u << cause)) (void)json_array_append(unexplained, entry);
+    }
+    return unexplained;
+}
+
+static char *refuse_follows(const fti_bench_differences *d, fti_bench_cause cause) {
+    static const char after[] = "; something that the provenance does not show has changed";
+    if (!json_array_size(d->follows)) return NULL;
+    if (!json_array_size(d->knobs))
+        return refuse("not comparable: no knob differs that would explain ", d->follows, after);
+    json_t *unexplained = not_from(d, cause);
+    char *before = fti_cli_format("not comparable: no knob of %s explains ",
+                                  fti_bench_cause_text(cause));
+    char *why = json_array_size(unexplained) ? refuse(before, unexplained, after) : NULL;
+    free(before);
+    json_decref(unexplained);
+    return why;
+}
+
 static char *refuse_knobs(const json_t *others, size_t all, fti_bench_cause cause) {
     char *before = fti_cli_format("not comparable as %s: other knobs differ too: ",
                                   fti_bench_cause_text(cause));
@@ -262,8 +322,5 @@ char *fti_bench_refusal(const fti_bench_differences *d, fti_bench_cause cause) {
     size_t knobs = json_array_size(d->knobs);
     if (json_array_size(others)) why = refuse_knobs(others, knobs, cause);
     json_decref(others);
-    if (!why && knobs == 0 && json_array_size(d->follows))
-        why = refuse("not comparable: no knob differs that would explain ", d->follows,
-                     "; something that the provenance does not show has changed");
-    return why;
+    return why ? why : refuse_follows(d, cause);
 }

@@ -12,7 +12,7 @@
 
 typedef enum {
     FTI_BENCH_KNOB,
-    FTI_BENCH_FOLLOWS, /* may differ where a knob does */
+    FTI_BENCH_FOLLOWS, /* may differ where a knob of certain causes does */
     FTI_BENCH_FIXED,   /* the work, the machine, the build: must be the same */
     FTI_BENCH_IGNORED, /* times, addresses, names of files */
     FTI_BENCH_UNKNOWN
@@ -23,6 +23,10 @@ fti_bench_class fti_bench_classify(const char *path, fti_bench_cause *cause);
 
 /* The knobs of an engine's provenance, as {"policy.fused": "auto", ...}. */
 json_t *fti_bench_knobs(const json_t *provenance);
+
+/* XXH3-64 of all that identifies a provenance, addresses and names of files left out, in
+ * hexadecimal; "" of none. */
+void fti_bench_provenance_digest(const json_t *provenance, char digest[17]);
 
 /* What differs between two rows; each list holds {"path", "a", "b"}, knobs also
  * "cause". */

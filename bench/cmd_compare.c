@@ -63,15 +63,13 @@ static void print_comparison(const void *user) {
     print_list("knob", d->knobs);
     print_names("follows", d->follows);
     print_list("ignored", d->ignored);
-    if (!json_array_size(d->knobs)) (void)printf("knob        none: the ratio is noise\n");
+    if (fti_bench_comparison_is_noise(c)) (void)printf("knob        none: the ratio is noise\n");
     if (c->void_reason) (void)printf("void        %s\n", c->void_reason);
     if (!c->void_reason) print_ratios(c);
 }
 
 static int report(const fti_cli_call *call, const fti_bench_comparison *c) {
-    json_t *json = fti_bench_comparison_json(c);
-    int code = fti_bench_report_as(call, c->rows, 2, json, print_comparison, c);
-    json_decref(json);
+    int code = fti_bench_report_comparison(call, c, print_comparison);
     if (code == 0 && c->void_reason)
         code = fti_cli_fail(FTK_E_INTERNAL, "void: %s", c->void_reason);
     return code;

@@ -48,22 +48,49 @@ static void check_rows(fti_bench_comparison *c) {
                                         c->rows[0].hash, c->rows[1].hash);
 }
 
+bool fti_bench_comparison_is_noise(const fti_bench_comparison *c) {
+    return json_array_size(c->differences.knobs) == 0;
+}
+
+/* A ratio is worth no more than the rows that it is made of. */
+static void check_claims(fti_bench_comparison *c) {
+    for (size_t i = 0; i < 2 && !c->no_claim; i++) {
+        char buffer[128];
+        const char *lacks = fti_bench_row_no_claim(&c->rows[i], buffer, sizeof buffer);
+        if (lacks) c->no_claim = fti_cli_format("%c makes none: %s", i ? 'B' : 'A', lacks);
+    }
+    if (!c->no_claim && fti_bench_comparison_is_noise(c))
+        c->no_claim = fti_cli_format("no knob differs to which it could be put down");
+}
+
+/* Of a figure that both rows measure in the same way. */
+static void add_ratio(fti_bench_comparison *c, const fti_bench_figure *figure,
+                      fti_bench_ratio ratio) {
+    ratio.claim = ratio.claim && !c->no_claim;
+    if (fti_bench_comparison_is_noise(c)) ratio.difference = FTI_BENCH_NO_DIFFERENCE;
+    c->figures[c->count] = figure;
+    c->ratios[c->count++] = ratio;
+}
+
 static int begin(fti_bench_comparison *c, const fti_bench_row rows[2], const char *cause) {
     *c = (fti_bench_comparison){.rows = rows};
     int code = fti_bench_named_cause(rows, cause, &c->cause);
     if (code) return code;
     fti_bench_differ(&rows[0], &rows[1], &c->differences);
     code = refuse(&c->differences, c->cause);
-    if (code)
+    if (code) {
         fti_bench_comparison_free(c);
-    else
+    } else {
         check_rows(c);
+        check_claims(c);
+    }
     return code;
 }
 
 void fti_bench_comparison_free(fti_bench_comparison *c) {
     fti_bench_differences_free(&c->differences);
     free(c->void_reason);
+    free(c->no_claim);
     *c = (fti_bench_comparison){0};
 }
 
@@ -74,6 +101,10 @@ static bool is_positive(const fti_bench_figure *figure) {
     return true;
 }
 
+static bool same_measure(const fti_bench_figure *a, const fti_bench_figure *b) {
+    return strcmp(a->unit, b->unit) == 0 && a->less_is_better == b->less_is_better;
+}
+
 int fti_bench_compare_rows(const fti_bench_row rows[2], const char *cause,
                            fti_bench_comparison *c) {
     int code = begin(c, rows, cause);
@@ -81,10 +112,10 @@ int fti_bench_compare_rows(const fti_bench_row rows[2], const char *cause,
     for (size_t i = 0; i < rows[0].figure_count; i++) {
         const fti_bench_figure *a = &rows[0].figures[i];
         const fti_bench_figure *b = fti_bench_row_find(&rows[1], a->name);
-        if (!b || !is_positive(a) || !is_positive(b)) continue;
-        c->figures[c->count] = a;
-        c->ratios[c->count++] = fti_bench_compare_series(a->values, a->count, b->values, b->count);
+        if (!b || !same_measure(a, b) || !is_positive(a) || !is_positive(b)) continue;
+        add_ratio(c, a, fti_bench_compare_series(a->values, a->count, b->values, b->count));
     }
+    if (c->count == 0) c->void_reason = fti_cli_format("A and B have no figure in common");
     return 0;
 }
 
@@ -115,8 +146,7 @@ int fti_bench_compare_subjects(const fti_bench_subject subjects[2], const fti_be
         const fti_bench_figure *figure = fti_bench_row_find(&rows[0], yields[y].name);
         size_t count = figure ? collect_pairs(subjects, &yields[y], a, b) : 0;
         if (count == 0) continue;
-        c->figures[c->count] = figure;
-        c->ratios[c->count++] = fti_bench_compare_pairs(a, b, count);
+        add_ratio(c, figure, fti_bench_compare_pairs(a, b, count));
     }
     if (c->count == 0) c->void_reason = fti_cli_format("no pair is left of which both runs count");
     free(a);
@@ -126,19 +156,33 @@ int fti_bench_compare_subjects(const fti_bench_subject subjects[2], const fti_be
 
 /* ---- what it says ---- */
 
+const char *fti_bench_ratio_no_claim(const fti_bench_comparison *c, size_t figure, char *buffer,
+                                     size_t size) {
+    const fti_bench_ratio *r = &c->ratios[figure];
+    if (r->claim) return NULL;
+    if (r->of.count >= FTI_BENCH_CLAIM_SAMPLES && c->no_claim) return c->no_claim;
+    (void)snprintf(buffer, size, "%zu samples, and %u are needed", r->of.count,
+                   FTI_BENCH_CLAIM_SAMPLES);
+    return buffer;
+}
+
 char *fti_bench_verdict(const fti_bench_comparison *c, size_t figure) {
     const fti_bench_ratio *r = &c->ratios[figure];
     fti_cli_text text = {0};
-    if (r->difference == FTI_BENCH_NO_DIFFERENCE) {
+    if (fti_bench_comparison_is_noise(c)) {
+        fti_cli_printf(&text, "noise: A and B are the same");
+    } else if (r->of.count < 2) {
+        fti_cli_printf(&text, "no direction: the noise of one sample is not known");
+    } else if (r->difference == FTI_BENCH_NO_DIFFERENCE) {
         fti_cli_printf(&text, "no difference seen");
     } else {
         bool more = r->difference == FTI_BENCH_B_GREATER;
         const char *word = more == c->figures[figure]->less_is_better ? "worse" : "better";
         fti_cli_printf(&text, "B is %s: %.4f times A", word, r->of.median);
     }
-    if (!r->claim)
-        fti_cli_printf(&text, " (no claim: %zu samples, and %u are needed)", r->of.count,
-                       FTI_BENCH_CLAIM_SAMPLES);
+    char buffer[64];
+    const char *lacks = fti_bench_ratio_no_claim(c, figure, buffer, sizeof buffer);
+    if (lacks) fti_cli_printf(&text, " (no claim: %s)", lacks);
     return text.data;
 }
 
@@ -146,11 +190,13 @@ static json_t *ratio_json(const fti_bench_comparison *c, size_t figure) {
     const fti_bench_ratio *r = &c->ratios[figure];
     static const char *const differences[] = {"none seen", "B greater", "B less"};
     char *verdict = fti_bench_verdict(c, figure);
-    json_t *json = json_pack("{s:I, s:f, s:[f, f], s:f, s:f, s:f, s:s, s:b, s:s}", "count",
+    char buffer[64];
+    const char *lacks = fti_bench_ratio_no_claim(c, figure, buffer, sizeof buffer);
+    json_t *json = json_pack("{s:I, s:f, s:[f, f], s:f, s:f, s:f, s:s, s:b, s:s?, s:s}", "count",
                              (json_int_t)r->of.count, "median", r->of.median, "interval", r->of.low,
                              r->of.high, "min", r->of.min, "max", r->of.max, "noise", r->of.noise,
-                             "difference", differences[r->difference], "claim", r->claim, "verdict",
-                             verdict);
+                             "difference", differences[r->difference], "claim", r->claim,
+                             "no_claim_reason", lacks, "verdict", verdict);
     free(verdict);
     return json;
 }

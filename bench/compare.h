@@ -14,6 +14,7 @@ typedef struct fti_bench_comparison {
     const fti_bench_figure *figures[FTI_BENCH_FIGURES]; /* of A, those that B has too */
     fti_bench_ratio ratios[FTI_BENCH_FIGURES];
     size_t count;
+    char *no_claim; /* why no ratio supports one, whatever its samples; NULL: some may */
 } fti_bench_comparison;
 
 /* Of two rows measured at different times. `cause` NULL: the rows' own, which must then be
@@ -27,7 +28,15 @@ int fti_bench_compare_subjects(const fti_bench_subject subjects[2], const fti_be
                                const char *cause, fti_bench_comparison *comparison);
 void fti_bench_comparison_free(fti_bench_comparison *comparison);
 
-/* "B is faster: 1.05 times A", "no difference seen", ... ; free with free(). */
+/* Nothing that could be turned differs: the ratios show the noise, and no direction. */
+bool fti_bench_comparison_is_noise(const fti_bench_comparison *comparison);
+
+/* Why this ratio supports no claim, in a buffer of the caller or the comparison; NULL: it
+ * does. */
+const char *fti_bench_ratio_no_claim(const fti_bench_comparison *comparison, size_t figure,
+                                     char *buffer, size_t size);
+
+/* "B is better: 1.05 times A", "no difference seen", ... ; free with free(). */
 char *fti_bench_verdict(const fti_bench_comparison *comparison, size_t figure);
 json_t *fti_bench_comparison_json(const fti_bench_comparison *comparison);
 

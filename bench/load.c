@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -118,6 +119,13 @@ static void reset_peak(void) {
     (void)close(fd);
 }
 
+uint64_t fti_bench_peak_bytes(void) {
+    struct rusage usage;
+    uint64_t kib = counted("/proc/self/status", "\nVmHWM:");
+    if (kib == 0 && getrusage(RUSAGE_SELF, &usage) == 0) kib = (uint64_t)usage.ru_maxrss;
+    return 1024 * kib;
+}
+
 /* ---- opening ---- */
 
 static int read_memory(const ftk_engine *engine, fti_bench_load *load) {
@@ -148,6 +156,5 @@ int fti_bench_open_timed(const ftk_config *config, const char *model, bool cold,
     if (fault) load->fault = fti_cli_format("%s", fault);
     load->seconds = (double)(end.monotonic - begin.monotonic) * 1e-9;
     load->read_bytes = storage_bytes() - read_before;
-    load->peak_bytes = counted("/proc/self/status", "\nVmHWM:") * 1024;
     return read_memory(*engine, load);
 }

@@ -2,7 +2,6 @@
 #ifndef FTI_BENCH_METER_H
 #define FTI_BENCH_METER_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <time.h>
 
@@ -10,7 +9,6 @@ typedef struct fti_bench_meter {
     const char *what;
     size_t done, total;
     struct timespec start;
-    bool shown;
 } fti_bench_meter;
 
 /* Nothing is shown unless standard error is a terminal. */
@@ -18,5 +16,7 @@ void fti_bench_meter_start(fti_bench_meter *meter, const char *what, size_t tota
 /* Before each run. `part` ("warm-up", "B", ...) may be "". */
 void fti_bench_meter_step(fti_bench_meter *meter, const char *part);
 void fti_bench_meter_end(fti_bench_meter *meter);
+
+double fti_bench_seconds_since(const struct timespec *start);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bench.h"
+#include "ends.h"
 #include "machine.h"
 #include "meter.h"
 #include "peer_command.h"
@@ -48,8 +49,7 @@ static int judge_run(const duel *d, const fti_bench_peer_run *run, double *figur
                             run->end == FTI_BENCH_PEER_TIMEOUT ? "; --timeout gives it longer"
                                                                : "");
     } else if (!fti_bench_pattern_figure(d->pattern, run->output, run->size, figure, &why)) {
-        code = fti_cli_fail(FTK_E_INTERNAL, "--pattern '%s' %s of the command", d->values->pattern,
-                            why);
+        code = fti_cli_fail(FTK_E_INTERNAL, "--pattern '%s' %s", d->values->pattern, why);
     }
     if (code) show_tail(run);
     free(why);
@@ -271,6 +271,7 @@ int fti_bench_peer(const fti_cli_call *call) {
         return code;
     }
     fti_cli_catch_interrupt();
+    fti_bench_catch_ends();
     fti_bench_look_at_machine(!v->no_bandwidth);
     code = run_duel(call, &task, &d);
     fti_bench_pattern_free(d.pattern);

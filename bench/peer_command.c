@@ -237,11 +237,20 @@ struct fti_bench_pattern {
     pcre2_match_data *match;
 };
 
+typedef struct pcre2_text {
+    PCRE2_UCHAR data[256];
+} pcre2_text;
+
+static const char *error_text(int error, pcre2_text *buffer) {
+    if (pcre2_get_error_message(error, buffer->data, sizeof buffer->data) > 0)
+        return (const char *)buffer->data;
+    return "unknown error";
+}
+
 static char *compile_message(int error, size_t at) {
-    PCRE2_UCHAR text[128];
-    (void)pcre2_get_error_message(error, text, sizeof text);
+    pcre2_text buffer;
     return fti_cli_format("is no regular expression (at character %zu: %s)", at + 1,
-                          (const char *)text);
+                          error_text(error, &buffer));
 }
 
 fti_bench_pattern *fti_bench_pattern_new(const char *expression, char **why) {
@@ -275,24 +284,35 @@ void fti_bench_pattern_free(fti_bench_pattern *pattern) {
     free(pattern);
 }
 
+/* NULL if the first group has a match. */
+static char *match_message(int found, const size_t *at) {
+    pcre2_text buffer;
+    if (found == PCRE2_ERROR_NOMATCH)
+        return fti_cli_format("does not match the output of the command");
+    if (found < 0)
+        return fti_cli_format("cannot be matched with the output of the command: %s; give a "
+                              "simpler expression",
+                              error_text(found, &buffer));
+    if (found > 1 && at[2] != PCRE2_UNSET) return NULL;
+    return fti_cli_format("matches the output of the command, but its first group takes no part: "
+                          "put it where it always matches");
+}
+
 bool fti_bench_pattern_figure(const fti_bench_pattern *pattern, const char *text, size_t size,
                               double *figure, char **why) {
     int found = pcre2_match(pattern->code, (PCRE2_SPTR)text, size, 0, 0, pattern->match, NULL);
     const size_t *at = pcre2_get_ovector_pointer(pattern->match);
-    *why = NULL;
-    if (found == PCRE2_ERROR_NOMATCH) {
-        *why = fti_cli_format("does not match the output");
-    } else if (found < 0) {
-        *why = fti_cli_format("cannot be matched (PCRE2 error %d)", found);
-    } else if (found == 1 || at[2] == PCRE2_UNSET) {
-        *why = fti_cli_format("matches, but its first group took no part");
-    }
+    *why = match_message(found, at);
     if (*why) return false;
     char *group = fti_cli_format("%.*s", (int)(at[3] - at[2]), text + at[2]);
     if (!fti_cli_parse_number(group, figure)) {
-        *why = fti_cli_format("takes '%.60s', which is no number", group);
+        *why = fti_cli_format("takes '%.60s' from the output of the command, which is no number: "
+                              "put ( and ) around the number alone",
+                              group);
     } else if (*figure <= 0.0) {
-        *why = fti_cli_format("takes %g, and a figure must be greater than 0", *figure);
+        *why = fti_cli_format("takes %g from the output of the command; a figure must be greater "
+                              "than 0",
+                              *figure);
     }
     free(group);
     return *why == NULL;

@@ -5,7 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "compare.h"
 #include "sample.h"
 #include "cli/output.h"
 #include "cli/text.h"
@@ -138,6 +140,8 @@ static void print_row(const fti_bench_row *row) {
 
 /* ---- CSV ---- */
 
+#define RATIO "B / A"
+
 static void add_field(fti_cli_text *text, const char *value) {
     if (text->size && text->data[text->size - 1] != '\n') fti_cli_append(text, ",", 1);
     if (!strpbrk(value, ",\"\r\n")) {
@@ -164,53 +168,123 @@ static void add_json(fti_cli_text *text, const json_t *value) {
     free(dumped);
 }
 
-static void add_statistics(fti_cli_text *text, const fti_bench_figure *figure) {
-    if (!figure) {
+/* What a line says: one figure of a row, or a ratio with what its rows have in common. */
+typedef struct line {
+    const fti_bench_row *row;
+    fti_bench_cause cause;
+    const char *side;     /* "A", "B", "B / A"; "": the row stands alone */
+    const char *no_claim; /* NULL: it supports one */
+    const char *name, *unit, *verdict;
+    const fti_bench_statistics *of; /* NULL: void */
+    const json_t *knobs;
+} line;
+
+static void add_statistics(fti_cli_text *text, const line *l) {
+    if (!l->of) {
         for (int i = 0; i < 9; i++) add_field(text, "");
         return;
     }
-    fti_bench_statistics s = fti_bench_describe(figure->values, figure->count);
-    add_field(text, figure->name);
-    add_field(text, figure->unit);
-    add_number(text, (double)s.count);
-    const double numbers[] = {s.median, s.low, s.high, s.min, s.max, s.noise};
+    const fti_bench_statistics *s = l->of;
+    add_field(text, l->name);
+    add_field(text, l->unit);
+    add_number(text, (double)s->count);
+    const double numbers[] = {s->median, s->low, s->high, s->min, s->max, s->noise};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) add_number(text, numbers[i]);
 }
 
-static void add_line(fti_cli_text *text, const fti_bench_row *row, const fti_bench_figure *figure) {
-    char buffer[128];
-    const char *lacks = fti_bench_row_no_claim(row, buffer, sizeof buffer);
-    add_field(text, row->scenario);
-    add_field(text, fti_bench_cause_text(row->cause));
-    add_field(text, row->void_reason ? "void" : "valid");
-    add_field(text, lacks ? lacks : "");
-    add_statistics(text, figure);
+static void add_machine(fti_cli_text *text, const json_t *machine) {
+    add_field(text, fti_cli_member(machine, "cpu"));
+    add_json(text, json_object_get(machine, "gpus"));
+    add_json(text, json_object_get(json_object_get(machine, "read_bandwidth"), "all_threads_gb_s"));
+    add_json(text, machine);
+}
+
+static void add_line(fti_cli_text *text, const line *l, const char *scenario,
+                     const char *void_reason) {
+    const fti_bench_row *row = l->row;
+    bool ratio = strcmp(l->side, RATIO) == 0;
+    char digest[17];
+    fti_bench_provenance_digest(ratio ? NULL : row->provenance, digest);
+    add_field(text, scenario);
+    add_field(text, fti_bench_cause_text(l->cause));
+    add_field(text, void_reason ? "void" : "valid");
+    add_field(text, l->no_claim ? l->no_claim : "");
+    add_statistics(text, l);
     add_field(text, row->hash);
-    add_json(text, row->histogram);
+    add_json(text, ratio ? NULL : row->histogram);
     add_json(text, row->settings);
-    add_json(text, row->knobs);
-    add_field(text, fti_cli_member(row->machine, "cpu"));
-    add_json(text, json_object_get(row->machine, "gpus"));
-    add_json(text,
-             json_object_get(json_object_get(row->machine, "read_bandwidth"), "all_threads_gb_s"));
-    add_json(text, row->machine);
+    add_json(text, l->knobs);
+    add_machine(text, row->machine);
     add_field(text, row->commit);
     add_field(text, row->time);
+    add_field(text, row->version);
+    add_field(text, row->build);
+    add_field(text, digest);
+    add_field(text, l->side);
+    add_field(text, l->verdict ? l->verdict : "");
     fti_cli_append(text, "\n", 1);
 }
 
+static void add_header(fti_cli_text *text) {
+    fti_cli_printf(text, "scenario,cause,valid,no_claim_reason,figure,unit,samples,median,low,high,"
+                         "min,max,noise,hash,histogram,settings,knobs,cpu,gpus,read_gb_s,machine,"
+                         "commit,time,version,build,provenance,side,verdict\n");
+}
+
 /* One line for each figure; a void row has one line without. */
+static void add_row(fti_cli_text *text, const fti_bench_row *row, const char *side) {
+    char buffer[128];
+    line l = {.row = row,
+              .cause = row->cause,
+              .side = side,
+              .no_claim = fti_bench_row_no_claim(row, buffer, sizeof buffer),
+              .knobs = row->knobs};
+    size_t figures = row->void_reason ? 0 : row->figure_count;
+    if (figures == 0) add_line(text, &l, row->scenario, row->void_reason);
+    for (size_t i = 0; i < figures; i++) {
+        const fti_bench_figure *figure = &row->figures[i];
+        fti_bench_statistics of = fti_bench_describe(figure->values, figure->count);
+        l.of = &of;
+        l.name = figure->name;
+        l.unit = figure->unit;
+        add_line(text, &l, row->scenario, row->void_reason);
+    }
+}
+
 static char *csv_of(const fti_bench_row *rows, size_t count) {
     fti_cli_text text = {0};
-    fti_cli_printf(&text,
-                   "scenario,cause,valid,no_claim_reason,figure,unit,samples,median,low,high,"
-                   "min,max,noise,hash,histogram,settings,knobs,cpu,gpus,read_gb_s,machine,"
-                   "commit,time\n");
-    for (size_t i = 0; i < count; i++) {
-        size_t figures = rows[i].void_reason ? 0 : rows[i].figure_count;
-        if (figures == 0) add_line(&text, &rows[i], NULL);
-        for (size_t f = 0; f < figures; f++) add_line(&text, &rows[i], &rows[i].figures[f]);
+    add_header(&text);
+    for (size_t i = 0; i < count; i++) add_row(&text, &rows[i], "");
+    return text.data;
+}
+
+/* What the ratios' lines say of the work is A's, which is B's as well; their knobs are those
+ * that differ. */
+static void add_ratios(fti_cli_text *text, const fti_bench_comparison *c) {
+    line l = {.row = &c->rows[0],
+              .cause = c->cause,
+              .side = RATIO,
+              .unit = RATIO,
+              .no_claim = c->void_reason,
+              .knobs = c->differences.knobs};
+    if (c->void_reason) add_line(text, &l, "compare", c->void_reason);
+    for (size_t i = 0; i < c->count && !c->void_reason; i++) {
+        char buffer[64], *verdict = fti_bench_verdict(c, i);
+        l.no_claim = fti_bench_ratio_no_claim(c, i, buffer, sizeof buffer);
+        l.name = c->figures[i]->name;
+        l.of = &c->ratios[i].of;
+        l.verdict = verdict;
+        add_line(text, &l, "compare", NULL);
+        free(verdict);
     }
+}
+
+static char *csv_of_comparison(const fti_bench_comparison *c) {
+    fti_cli_text text = {0};
+    add_header(&text);
+    add_row(&text, &c->rows[0], "A");
+    add_row(&text, &c->rows[1], "B");
+    add_ratios(&text, c);
     return text.data;
 }
 
@@ -219,6 +293,16 @@ static char *csv_of(const fti_bench_row *rows, size_t count) {
 int fti_bench_check_output(const fti_cli_call *call) {
     if (call->common.json && fti_bench_values_of(call)->csv)
         return fti_cli_usage("--json and --csv exclude each other");
+    const char *path = fti_bench_values_of(call)->output;
+    struct stat info;
+    fti_cli_file file;
+    /* Whoever reads a pipe would take the end of a try for the end of it. */
+    if (!path || (stat(path, &info) == 0 && S_ISFIFO(info.st_mode))) return 0;
+    if (!path[0]) return fti_cli_usage("--output: the name is empty; give the file to write");
+    if (!fti_cli_file_begin(&file, path, 0644))
+        return fti_cli_fail(FTK_E_IO, "--output %s: cannot write: %s; choose another file", path,
+                            strerror(errno));
+    fti_cli_file_abandon(&file);
     return 0;
 }
 
@@ -251,11 +335,10 @@ static char *json_text(const json_t *json) {
     return text;
 }
 
-/* The first `whole` rows have a table each. */
+/* The first `whole` rows have a table each. Frees `csv`. */
 static int report(const fti_cli_call *call, const fti_bench_row *rows, size_t count, size_t whole,
-                  json_t *json, void (*table)(const void *user), const void *user) {
+                  json_t *json, char *csv, void (*table)(const void *user), const void *user) {
     const fti_bench_values *v = fti_bench_values_of(call);
-    char *csv = csv_of(rows, count);
     int code = 0;
     if (call->common.json) {
         fti_cli_print_json(json_incref(json));
@@ -282,7 +365,15 @@ static int report(const fti_cli_call *call, const fti_bench_row *rows, size_t co
 
 int fti_bench_report_as(const fti_cli_call *call, const fti_bench_row *rows, size_t count,
                         json_t *json, void (*table)(const void *user), const void *user) {
-    return report(call, rows, count, count, json, table, user);
+    return report(call, rows, count, count, json, csv_of(rows, count), table, user);
+}
+
+int fti_bench_report_comparison(const fti_cli_call *call, const fti_bench_comparison *c,
+                                void (*table)(const void *user)) {
+    json_t *json = fti_bench_comparison_json(c);
+    int code = report(call, c->rows, 2, 2, json, csv_of_comparison(c), table, c);
+    json_decref(json);
+    return code;
 }
 
 int fti_bench_report(const fti_cli_call *call, const fti_bench_row *rows, size_t count) {
@@ -307,7 +398,7 @@ int fti_bench_report_compact(const fti_cli_call *call, const fti_bench_row *rows
                              void (*table)(const fti_bench_row *rows, size_t count)) {
     const compact c = {rows, count, table};
     json_t *json = json_of(rows, count);
-    int code = report(call, rows, count, 0, json, print_compact, &c);
+    int code = report(call, rows, count, 0, json, csv_of(rows, count), print_compact, &c);
     json_decref(json);
     return code;
 }

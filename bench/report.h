@@ -16,6 +16,12 @@ int fti_bench_report(const fti_cli_call *call, const fti_bench_row *rows, size_t
 int fti_bench_report_as(const fti_cli_call *call, const fti_bench_row *rows, size_t count,
                         json_t *json, void (*table)(const void *user), const void *user);
 
+/* A comparison: its rows' tables, then `table`; as CSV the lines of A, of B and of the ratios. */
+struct fti_bench_comparison;
+int fti_bench_report_comparison(const fti_cli_call *call,
+                                const struct fti_bench_comparison *comparison,
+                                void (*table)(const void *user));
+
 /* The first again, with `table` in place of the rows' own tables: for many rows that say
  * little each. */
 int fti_bench_report_compact(const fti_cli_call *call, const fti_bench_row *rows, size_t count,

@@ -1,4 +1,4 @@
-/* row.c: rows, and their JSON form there and back. */
+/* row.c: rows, what makes one void or unfit for a claim, and their JSON form. */
 #include "row.h"
 
 #include <stdarg.h>
@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "build.h"
 #include "cli/output.h"
 #include "cli/text.h"
 #include "commit.h"
@@ -65,8 +66,16 @@ void fti_bench_row_init(fti_bench_row *row, const char *scenario, fti_bench_caus
                            .cause = cause,
                            .version = fti_cli_format("%s", ftk_version()),
                            .commit = fti_cli_format("%s", FTI_BENCH_COMMIT),
+                           .build = fti_cli_format("%s", fti_bench_build()),
                            .time = utc_now()};
     for (size_t i = 0; i < PARTS; i++) *part_of(row, i) = json_null();
+}
+
+void fti_bench_row_take(fti_bench_row *row, const json_t *json) {
+    for (size_t i = 0; i < PARTS; i++) {
+        json_t *part = json_object_get(json, parts[i].key);
+        *part_of(row, i) = part ? json_incref(part) : json_null();
+    }
 }
 
 void fti_bench_row_free(fti_bench_row *row) {
@@ -79,6 +88,7 @@ void fti_bench_row_free(fti_bench_row *row) {
     free(row->scenario);
     free(row->version);
     free(row->commit);
+    free(row->build);
     free(row->time);
     free(row->void_reason);
     *row = (fti_bench_row){0};
@@ -212,90 +222,13 @@ json_t *fti_bench_row_json(const fti_bench_row *row) {
     char buffer[96];
     const char *no_claim = fti_bench_row_no_claim(row, buffer, sizeof buffer);
     json_t *json = json_pack(
-        "{s:I, s:o, s:s, s:b, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
+        "{s:I, s:o, s:s, s:b, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "format",
         (json_int_t)FTI_BENCH_ROW_FORMAT, "scenario", text_json(row->scenario), "cause",
         fti_bench_cause_text(row->cause), "valid", row->void_reason == NULL, "void_reason",
         text_json(row->void_reason), "claim", no_claim == NULL, "no_claim_reason",
         text_json(no_claim), "hash", row->hash[0] ? text_json(row->hash) : json_null(), "figures",
-        figures, "version", text_json(row->version), "commit", text_json(row->commit), "time",
-        text_json(row->time));
+        figures, "version", text_json(row->version), "commit", text_json(row->commit), "build",
+        text_json(row->build), "time", text_json(row->time));
     for (size_t i = 0; i < PARTS; i++) (void)json_object_set(json, parts[i].key, *part_of(row, i));
     return json;
-}
-
-/* ---- from JSON ---- */
-
-static char *member(const json_t *json, const char *key) {
-    return fti_cli_format("%s", fti_cli_member(json, key));
-}
-
-static bool read_figure(const char *name, const json_t *json, fti_bench_row *row) {
-    const json_t *samples = json_object_get(json, "samples");
-    size_t count = json_array_size(samples);
-    if (count == 0 || row->figure_count == FTI_BENCH_FIGURES) return false;
-    double *values = fti_cli_alloc(count, sizeof *values);
-    bool good = true;
-    for (size_t i = 0; i < count; i++) {
-        const json_t *value = json_array_get(samples, i);
-        good = good && json_is_number(value);
-        values[i] = json_number_value(value);
-    }
-    bool less = strcmp(fti_cli_member(json, "better"), "less") == 0;
-    if (good) fti_bench_row_figure(row, name, fti_cli_member(json, "unit"), less, values, count);
-    free(values);
-    return good;
-}
-
-static char *read_head(const json_t *json, fti_bench_row *row) {
-    json_int_t format = json_integer_value(json_object_get(json, "format"));
-    if (!json_is_object(json) || format == 0)
-        return fti_cli_format("is no row of freetoken-bench: it has no \"format\"");
-    if (format != FTI_BENCH_ROW_FORMAT)
-        return fti_cli_format("has row format %lld, and %d is known: use the freetoken-bench that "
-                              "wrote it",
-                              (long long)format, FTI_BENCH_ROW_FORMAT);
-    const char *cause = fti_cli_member(json, "cause");
-    if (!fti_bench_cause_of(cause, &row->cause))
-        return fti_cli_format("names the cause '%s', which is none", cause);
-    return NULL;
-}
-
-static char *read_figures(const json_t *json, fti_bench_row *row) {
-    const char *name;
-    json_t *figure;
-    json_object_foreach(json_object_get(json, "figures"), name, figure) {
-        if (!read_figure(name, figure, row))
-            return fti_cli_format("has a figure '%s' without usable samples", name);
-    }
-    if (!row->void_reason && row->figure_count == 0) return fti_cli_format("has no figures");
-    return NULL;
-}
-
-static void read_texts(const json_t *json, fti_bench_row *row) {
-    row->scenario = member(json, "scenario");
-    row->version = member(json, "version");
-    row->commit = member(json, "commit");
-    row->time = member(json, "time");
-    (void)snprintf(row->hash, sizeof row->hash, "%s", fti_cli_member(json, "hash"));
-    if (!json_is_true(json_object_get(json, "valid")))
-        fti_bench_row_void(row, "%s", fti_cli_member(json, "void_reason"));
-}
-
-bool fti_bench_row_read(const json_t *json, fti_bench_row *row, char **why) {
-    *row = (fti_bench_row){0};
-    for (size_t i = 0; i < PARTS; i++) {
-        json_t *part = json_object_get(json, parts[i].key);
-        *part_of(row, i) = part ? json_incref(part) : json_null();
-    }
-    *why = read_head(json, row);
-    if (!*why) {
-        read_texts(json, row);
-        *why = read_figures(json, row);
-    }
-    if (*why) {
-        fti_bench_row_free(row);
-        return false;
-    }
-    fti_bench_row_check(row);
-    return true;
 }

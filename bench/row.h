@@ -51,6 +51,7 @@ typedef struct fti_bench_row {
     fti_bench_cause cause;
     char *version;     /* of the library */
     char *commit;      /* that the bench was built from */
+    char *build;       /* digest of the program that measured: see build.h */
     char *time;        /* when the row was made, UTC, ISO 8601 */
     char *void_reason; /* NULL: valid */
     char hash[17];     /* of the tokens of a run, hexadecimal; "": none were computed */
@@ -67,6 +68,8 @@ typedef struct fti_bench_row {
 } fti_bench_row;
 
 void fti_bench_row_init(fti_bench_row *row, const char *scenario, fti_bench_cause cause);
+/* Shares the members of `json` that are JSON in a row too, for an empty row. */
+void fti_bench_row_take(fti_bench_row *row, const json_t *json);
 void fti_bench_row_free(fti_bench_row *row);
 
 /* Replaces a JSON member: fti_bench_row_set(&row->settings, json_pack(...)). */
@@ -82,7 +85,7 @@ void fti_bench_row_figure(fti_bench_row *row, const char *name, const char *unit
 const fti_bench_figure *fti_bench_row_find(const fti_bench_row *row, const char *name);
 
 /* Voids the row if its figures are not exactly the values of those runs that are neither
- * warm-up nor dropped. Rows without runs have nothing to check. */
+ * warm-up nor dropped. A row that is still without runs has nothing to check. */
 void fti_bench_row_check(fti_bench_row *row);
 
 /* NULL if the row supports a claim, otherwise what it lacks, in a buffer of the caller. */
@@ -90,8 +93,10 @@ const char *fti_bench_row_no_claim(const fti_bench_row *row, char *buffer, size_
 
 json_t *fti_bench_row_json(const fti_bench_row *row);
 
-/* Reads what fti_bench_row_json wrote, and checks it. False: *why says what is wrong, to be
- * released with free(); the row is then empty. */
+/* Reads what fti_bench_row_json wrote, and believes nothing of it that can be computed again:
+ * hashes, histogram, figures and knobs must be those of the runs and of the provenance.
+ * False: *why says which key holds what, and what was wanted, to be released with free();
+ * the row is then empty. */
 bool fti_bench_row_read(const json_t *json, fti_bench_row *row, char **why);
 
 #endif

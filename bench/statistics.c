@@ -79,11 +79,12 @@ fti_bench_statistics fti_bench_describe(const double *values, size_t count) {
     return s;
 }
 
+/* One sample says nothing of the noise, and so nothing of a direction. */
 static fti_bench_ratio judge(fti_bench_statistics of, size_t samples) {
     fti_bench_ratio ratio = {.of = of, .claim = samples >= FTI_BENCH_CLAIM_SAMPLES};
     bool holds_one = of.low <= 1.0 && of.high >= 1.0;
     bool within_noise = fabs(of.median - 1.0) < of.noise;
-    if (holds_one || within_noise) return ratio;
+    if (samples < 2 || holds_one || within_noise) return ratio;
     ratio.difference = of.median > 1.0 ? FTI_BENCH_B_GREATER : FTI_BENCH_B_LESS;
     return ratio;
 }

@@ -28,7 +28,7 @@ typedef struct fti_bench_statistics {
 fti_bench_statistics fti_bench_describe(const double *values, size_t count);
 
 typedef enum {
-    FTI_BENCH_NO_DIFFERENCE, /* the interval holds 1, or the difference is below the noise */
+    FTI_BENCH_NO_DIFFERENCE, /* the interval holds 1, it is below the noise, or that is unknown */
     FTI_BENCH_B_GREATER,
     FTI_BENCH_B_LESS
 } fti_bench_difference;

@@ -175,6 +175,22 @@ static int run_alone(fti_bench_subject *subject) {
     return code;
 }
 
+/* Before a run: past the context's end it would stop short. The last token takes no
+ * position, for nothing comes after it. */
+static int check_context(const fti_bench_subject *subject) {
+    const fti_bench_task *task = subject->task;
+    uint64_t context = ftk_engine_context(subject->engine);
+    for (size_t i = 0; i < task->streams; i++) {
+        uint64_t wanted = subject->prompts[i].count + task->tokens - 1;
+        if (wanted <= context) continue;
+        return fti_cli_usage("a prompt of %zu tokens and %" PRIu32 " to generate want a context of "
+                             "%" PRIu64 ", and it has %" PRIu64 ": lower --tokens or the prompt, "
+                             "or raise --ctx",
+                             subject->prompts[i].count, task->tokens, wanted, context);
+    }
+    return 0;
+}
+
 int fti_bench_subject_open(fti_bench_subject *subject, const fti_bench_task *task,
                            ftk_config *config, const char *model) {
     *subject = (fti_bench_subject){.task = task, .config = config, .model = model};
@@ -182,6 +198,7 @@ int fti_bench_subject_open(fti_bench_subject *subject, const fti_bench_task *tas
     int code = fti_cli_open_with(config, model, FTK_OPEN_READY, &subject->engine);
     if (code == 0) code = read_provenance(subject);
     if (code == 0) code = make_prompts(subject);
+    if (code == 0) code = check_context(subject);
     if (code == 0 && task->streams > 1) code = run_alone(subject);
     if (task->scenario->opens) {
         ftk_engine_close(subject->engine);
@@ -216,7 +233,7 @@ static int run_opening(fti_bench_subject *subject, fti_bench_sample *sample) {
     sample->copied_bytes = load.copied_bytes;
     sample->mapped_bytes = load.mapped_bytes;
     sample->read_bytes = load.read_bytes;
-    sample->peak_bytes = load.peak_bytes;
+    sample->peak_bytes = fti_bench_peak_bytes();
     sample->cached_percent = load.cached_percent;
     free(load.fault);
     ftk_engine_close(subject->engine);

@@ -1,11 +1,12 @@
 /* synth.c: the command `synth`: writes synthetic checkpoints, and says what their routers do. */
 #include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "bench.h"
+#include "ends.h"
+#include "meter.h"
 #include "cli/output.h"
 #include "cli/session.h"
 #include "cli/text.h"
@@ -61,48 +62,22 @@ static int make_plan(const fti_cli_call *call, synthesis *s) {
 
 /* ---- writing ---- */
 
-static volatile sig_atomic_t ended;
-
-static void note_end(int number) {
-    (void)number;
-    ended = 1;
-}
-
-/* Whatever asks the program to end, a file of many gigabytes must not stay behind. */
-static void catch_ends(void) {
-    static const int signals[] = {SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = note_end};
-    (void)sigemptyset(&action.sa_mask);
-    action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
-    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
-        (void)sigaction(signals[i], &action, NULL);
-    fti_cli_catch_interrupt();
-}
-
 typedef struct progress {
     struct timespec start;
     double shown; /* seconds at which the line was last renewed */
     bool interactive;
 } progress;
 
-static double seconds_since(const struct timespec *start) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - start->tv_sec) + 1e-9 * (double)(now.tv_nsec - start->tv_nsec);
-}
-
 static bool show_progress(void *user, uint64_t done, uint64_t total) {
     progress *p = user;
-    double seconds = seconds_since(&p->start);
+    double seconds = fti_bench_seconds_since(&p->start);
     if (p->interactive && seconds - p->shown >= REFRESH_SECONDS) {
         double rate = (double)done / seconds;
         p->shown = seconds;
-        (void)fprintf(stderr, "\rwriting %.2f of %.2f GB, %.2f GB/s, %.0f s left\033[K",
-                      (double)done / 1e9, (double)total / 1e9, rate / 1e9,
-                      (double)(total - done) / rate);
-        (void)fflush(stderr);
+        fti_cli_line_show("writing %.2f of %.2f GB, %.2f GB/s, %.0f s left", (double)done / 1e9,
+                          (double)total / 1e9, rate / 1e9, (double)(total - done) / rate);
     }
-    return !fti_cli_interrupted() && !ended;
+    return !fti_cli_interrupted();
 }
 
 static int thread_count(const char *text, uint32_t *threads) {
@@ -124,11 +99,13 @@ static int write_file(const fti_cli_call *call, synthesis *s) {
     int code = thread_count(call->common.threads, &job.threads);
     if (code) return code;
     ftk_error err = FTK_ERROR_INIT;
-    catch_ends();
+    /* Whatever asks the program to end, a file of many gigabytes must not stay behind. */
+    fti_cli_catch_interrupt();
+    fti_bench_catch_ends();
     (void)clock_gettime(CLOCK_MONOTONIC, &p.start);
     ftk_status status = fti_synth_write_file(&job, &err);
-    s->seconds = seconds_since(&p.start);
-    if (p.shown > 0) (void)fputs("\r\033[K", stderr);
+    s->seconds = fti_bench_seconds_since(&p.start);
+    fti_cli_line_clear();
     return status == FTK_OK ? 0 : fti_cli_fail_with(&err);
 }
 
@@ -206,12 +183,22 @@ static int finish(const fti_cli_call *call, synthesis *s) {
     return 0;
 }
 
+static int check_output(const fti_bench_values *v) {
+    if (!v->output && !v->measure)
+        return fti_cli_usage("synth wants --output FILE, or --measure to write nothing");
+    if (v->output && !v->output[0])
+        return fti_cli_usage("--output: the name is empty; give the file to write, as in "
+                             "-o tiny.gguf");
+    if (v->output && strcmp(v->output, "-") == 0)
+        return fti_cli_usage("--output: a checkpoint cannot go to standard output ('-'); give the "
+                             "file to write, as in -o tiny.gguf");
+    return 0;
+}
+
 int fti_bench_synth(const fti_cli_call *call) {
     synthesis s = {.values = fti_bench_values_of(call)};
-    if (!s.values->output && !s.values->measure) {
-        return fti_cli_usage("synth wants --output FILE, or --measure to write nothing");
-    }
-    int code = make_plan(call, &s);
+    int code = check_output(s.values);
+    if (code == 0) code = make_plan(call, &s);
     if (code) return code;
     code = finish(call, &s);
     fti_synth_plan_free(&s.plan);

@@ -113,16 +113,30 @@ static void write_all(writing *w) {
 
 /* ---- room ---- */
 
-static uint64_t free_on_disk(int fd) {
+#define LEAST_LEFT    (UINT64_C(1) << 30) /* bytes, for everybody else who writes there */
+#define LEAST_PERCENT 2u                  /* of the file system */
+
+static fti_synth_room room_on_disk(int fd) {
     struct statvfs info;
-    return fstatvfs(fd, &info) == 0 ? (uint64_t)info.f_bavail * info.f_frsize : UINT64_MAX;
+    if (fstatvfs(fd, &info) != 0) return (fti_synth_room){UINT64_MAX, 0};
+    return (fti_synth_room){(uint64_t)info.f_bavail * info.f_frsize,
+                            (uint64_t)info.f_blocks * info.f_frsize};
 }
 
 static ftk_status check_room(const fti_synth_job *job, int fd, ftk_error *err) {
-    fti_cli_size have, want;
-    uint64_t room = job->free_bytes ? job->free_bytes(fd) : free_on_disk(fd);
+    fti_cli_size have, want, left;
+    fti_synth_room disk = job->room ? job->room(fd) : room_on_disk(fd);
+    uint64_t room = disk.free, share = disk.whole / 100 * LEAST_PERCENT;
     uint64_t size = bytes_to_write(job);
-    if (size <= room) return FTK_OK;
+    uint64_t reserve = job->sparse ? 0 : share > LEAST_LEFT ? share : LEAST_LEFT;
+    if (size <= room && room - size >= reserve) return FTK_OK;
+    if (size <= room)
+        return fail(err, FTK_E_DOES_NOT_FIT,
+                    "%s: the disk has %s free, and a file of %s would leave less than the %s that "
+                    "are kept for others; choose another place, a smaller kind, or --sparse for a "
+                    "file of zeros",
+                    job->path, fti_cli_size_text(room, &have), fti_cli_size_text(size, &want),
+                    fti_cli_size_text(reserve, &left));
     return fail(err, FTK_E_DOES_NOT_FIT,
                 "%s: the disk has %s free, wanted %s; choose another place%s", job->path,
                 fti_cli_size_text(room, &have), fti_cli_size_text(size, &want),

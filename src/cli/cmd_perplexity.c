@@ -40,9 +40,8 @@ static int on_logits(void *user, size_t position, const float *logits, const flo
 
 static void show_progress(const score *s, size_t done, size_t count, bool interactive) {
     if (!interactive || s->tokens == 0) return;
-    (void)fprintf(stderr, "\r%3.0f%%, perplexity so far %.4f\033[K",
-                  100.0 * (double)done / (double)count, exp(s->nll / (double)s->tokens));
-    (void)fflush(stderr);
+    fti_cli_line_show("%3.0f%%, perplexity so far %.4f", 100.0 * (double)done / (double)count,
+                      exp(s->nll / (double)s->tokens));
 }
 
 /* A last window of one token has nothing to score. */
@@ -62,7 +61,7 @@ static int score_windows(const fti_cli_call *call, ftk_engine *engine, const int
         status = ftk_evaluate(engine, s->ids, s->count, &options, &err);
         show_progress(s, start + s->count, count, interactive);
     }
-    if (interactive) (void)fputs("\r\033[K", stderr);
+    fti_cli_line_clear();
     return status == FTK_OK ? 0 : fti_cli_fail_with(&err);
 }
 

@@ -12,8 +12,28 @@
 
 #include "cli/text.h"
 
+static int line_size; /* characters of progress that stand on the terminal's line */
+
+void fti_cli_line_clear(void) {
+    if (line_size > 0) (void)fprintf(stderr, "\r%*s\r", line_size, "");
+    line_size = 0;
+}
+
+void fti_cli_line_show(const char *format, ...) {
+    char line[256];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    int size = (int)strlen(line);
+    (void)fprintf(stderr, "\r%s%*s", line, line_size > size ? line_size - size : 0, "");
+    (void)fflush(stderr);
+    line_size = size;
+}
+
 static void error_line(const char *format, va_list args) {
     char line[2048];
+    fti_cli_line_clear();
     (void)vsnprintf(line, sizeof line, format, args);
     for (char *c = line; *c; c++) {
         if ((unsigned char)*c < 0x20 || *c == 0x7F) *c = '?';

@@ -57,6 +57,10 @@ char *fti_cli_shown(const char *data, size_t size);
 
 /* True if stderr is a terminal: progress may be shown there. */
 bool fti_cli_interactive(void);
+/* Puts a line of progress on stderr in place of the one shown before; error lines make it
+ * go by themselves. Plain characters only, so that any terminal can do it. */
+void fti_cli_line_show(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void fti_cli_line_clear(void);
 
 /* A file under construction: written beside `path` and renamed over it by
  * commit. A path that names a device or pipe is written directly. */

@@ -131,7 +131,6 @@ int fti_cli_providers_report(const fti_cli_common *common, json_t **report) {
 typedef struct open_progress {
     struct timespec start;
     bool interactive;
-    bool shown;
 } open_progress;
 
 static double seconds_since(const struct timespec *start) {
@@ -144,13 +143,11 @@ static int on_progress(void *user, const char *stage, uint64_t done, uint64_t to
     open_progress *progress = user;
     if (fti_cli_interrupted()) return 1;
     if (!progress->interactive || seconds_since(&progress->start) < QUIET_SECONDS) return 0;
-    progress->shown = true;
     if (total > 1) {
-        (void)fprintf(stderr, "\r%s %3.0f%%\033[K", stage, 100.0 * (double)done / (double)total);
+        fti_cli_line_show("%s %3.0f%%", stage, 100.0 * (double)done / (double)total);
     } else {
-        (void)fprintf(stderr, "\r%s\033[K", stage);
+        fti_cli_line_show("%s", stage);
     }
-    (void)fflush(stderr);
     return 0;
 }
 
@@ -164,7 +161,7 @@ int fti_cli_open_with(const ftk_config *config, const char *model, uint32_t stop
     options.user = &progress;
     ftk_error err = FTK_ERROR_INIT;
     ftk_status status = ftk_engine_open(config, model, &options, out, &err);
-    if (progress.shown) (void)fputs("\r\033[K", stderr);
+    fti_cli_line_clear();
     return status == FTK_OK ? 0 : fti_cli_fail_with(&err);
 }
 

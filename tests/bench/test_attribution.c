@@ -150,6 +150,66 @@ static void unexplained(void **state) {
     judge(rows, FTI_BENCH_BACKEND, "no knob differs that would explain provenance.variants");
 }
 
+/* A knob differs, but not one that has such consequences. */
+static void wrong_consequence(void **state) {
+    (void)state;
+    static const struct {
+        const char *knob, *path;
+        fti_bench_cause cause;
+        bool allowed;
+    } cases[] = {
+        {"scheduler.max_running", "variants", FTI_BENCH_SCHEDULING, false},
+        {"scheduler.max_running", "backend/threads", FTI_BENCH_SCHEDULING, false},
+        {"scheduler.max_running", "memory", FTI_BENCH_SCHEDULING, true},
+        {"scheduler.max_running", "kv_type", FTI_BENCH_SCHEDULING, false},
+        {"backend.threads", "memory", FTI_BENCH_BACKEND, false},
+        {"backend.threads", "variants", FTI_BENCH_BACKEND, true},
+        {"backend.threads", "provider/levels", FTI_BENCH_BACKEND, false},
+        {"policy.fused", "backend/kernels", FTI_BENCH_MODEL_EXECUTION, false},
+        {"policy.fused", "memory", FTI_BENCH_MODEL_EXECUTION, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        fti_bench_row rows[2];
+        char knob[64];
+        make_pair(rows);
+        (void)snprintf(knob, sizeof knob, "policy/%s/value", cases[i].knob);
+        change(rows[1].provenance, knob, json_integer(1));
+        change(rows[1].provenance, cases[i].path,
+               strcmp(cases[i].path, "memory") ? json_integer(5) : json_pack("{s:i}", "total", 5));
+        judge(rows, cases[i].cause, cases[i].allowed ? NULL : " explains provenance.");
+    }
+}
+
+/* Two changed trees of one commit. */
+static void other_build(void **state) {
+    (void)state;
+    fti_bench_row rows[2];
+    make_pair(rows);
+    rows[1].build[5] = rows[1].build[5] == '0' ? '1' : '0';
+    judge(rows, FTI_BENCH_BACKEND, "not so are build (");
+}
+
+/* Of what identifies it, and of nothing else. */
+static void digests(void **state) {
+    (void)state;
+    fti_bench_row rows[2];
+    char a[17], b[17];
+    make_pair(rows);
+    change(rows[1].provenance, "provider/inode", json_integer(2));
+    fti_bench_provenance_digest(rows[0].provenance, a);
+    fti_bench_provenance_digest(rows[1].provenance, b);
+    assert_int_equal(strlen(a), 16);
+    assert_string_equal(a, b);
+    change(rows[1].provenance, "provider/sha256", json_string("01"));
+    fti_bench_provenance_digest(rows[1].provenance, b);
+    assert_string_not_equal(a, b);
+    json_t *none = json_null();
+    fti_bench_provenance_digest(none, b);
+    assert_string_equal(b, "");
+    fti_bench_row_free(&rows[0]);
+    fti_bench_row_free(&rows[1]);
+}
+
 static void ignored(void **state) {
     (void)state;
     fti_bench_row rows[2];
@@ -232,11 +292,12 @@ static void knows_the_engine(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_knob),         cmocka_unit_test(second_knob),
-        cmocka_unit_test(work_must_agree),  cmocka_unit_test(unknown),
-        cmocka_unit_test(unexplained),      cmocka_unit_test(ignored),
-        cmocka_unit_test(budget_set),       cmocka_unit_test(at_most_a_line),
-        cmocka_unit_test(knows_the_engine),
+        cmocka_unit_test(one_knob),          cmocka_unit_test(second_knob),
+        cmocka_unit_test(work_must_agree),   cmocka_unit_test(unknown),
+        cmocka_unit_test(unexplained),       cmocka_unit_test(ignored),
+        cmocka_unit_test(budget_set),        cmocka_unit_test(at_most_a_line),
+        cmocka_unit_test(wrong_consequence), cmocka_unit_test(other_build),
+        cmocka_unit_test(digests),           cmocka_unit_test(knows_the_engine),
     };
     return cmocka_run_group_tests_name("test_attribution", tests, NULL, NULL);
 }

@@ -251,12 +251,13 @@ static void saved_rows(void **state) {
     expect_failure(RUN("compare", a, FTK_CONFIG), 2, "is a saved row and", true);
     /* The mark of the warm-up taken off: then its value is missing among the samples. */
     edit_row(b, "runs", 0, "warmup", json_false());
-    expect_failure(RUN("compare", a, b), 1, "counts 3 runs, but 4 were measured", false);
+    expect_failure(RUN("compare", a, b), 2,
+                   "b.json has 0 warm-up runs, wanted 1 as in settings.warmup", true);
     save_row(b, "7"); /* other work */
     expect_failure(RUN("compare", a, b), 1, "settings.tokens (6 and 7)", true);
     save_row(b, "6");
     edit_row(b, NULL, 0, "hash", json_string("0000000000000000")); /* other tokens */
-    expect_failure(RUN("compare", a, b), 1, "different tokens", false);
+    expect_failure(RUN("compare", a, b), 2, "wanted \"0000000000000000\" as in the row", true);
     edit_row(b, NULL, 0, "format", json_integer(7));
     expect_failure(RUN("compare", a, b), 2, "row format 7", true);
     assert_int_equal(unlink(a), 0);
@@ -281,6 +282,16 @@ static void pairs(void **state) {
     json_decref(json);
     o = PAIR("--repeat", "1", "--warmup", "0", "--csv");
     assert_int_equal(o.code, 0);
+    size_t columns = count_fields(o.out), lines = 0;
+    for (const char *line = o.out; *line; line = strchr(line, '\n') + 1, lines++)
+        assert_int_equal(count_fields(line), columns);
+    assert_int_equal(lines, 1 + 3 * 2); /* of A, B and the ratios two figures each */
+    expect_text(o.out, ",commit,time,version,build,provenance,side,verdict\n");
+    expect_text(o.out, ",A,\n");
+    expect_text(o.out, ",B,\n");
+    expect_text(o.out, "\ncompare,model execution,valid,\"1 samples, and 10 are needed\",");
+    expect_text(o.out, ",decode_tok_s,B / A,1,");
+    expect_text(o.out, ",B / A,\"noise: A and B are the same (no claim: 1 samples");
     release(&o);
 }
 
@@ -311,7 +322,11 @@ static void usage(void **state) {
     expect_failure(PAIR("--cause", "luck"), 2, "'luck'", true);
     expect_failure(RUN("compare", FTK_CONFIG, FTK_CONFIG), 2, "compare wants --model", true);
     expect_failure(DEMO("decode", "-n", "4", "--repeat", "1", "-o", "/no/such/folder/x"), 1,
-                   "--output /no/such/folder/x: cannot write", false);
+                   "--output /no/such/folder/x: cannot write", true);
+    expect_failure(DEMO("decode", "-o", ""), 2, "--output: the name is empty", true);
+    expect_failure(DEMO("decode", "-n", "1000000"), 2, "lower --tokens", true);
+    expect_failure(RUN("synth", "tiny", "-o", ""), 2, "--output: the name is empty", true);
+    expect_failure(RUN("synth", "tiny", "-o", "-"), 2, "cannot go to standard output", true);
 }
 
 /* ---- the group ---- */

@@ -75,6 +75,62 @@ static void verdicts(void **state) {
     free_rows(rows);
 }
 
+/* Compares rows of which B is faster, and expects `part` in the verdict, and no claim. */
+static void expect_no_claim(fti_bench_row rows[2], const char *part) {
+    fti_bench_comparison c;
+    assert_int_equal(fti_bench_compare_rows(rows, NULL, &c), 0);
+    assert_null(c.void_reason);
+    expect_verdict(&c, 0, part);
+    json_t *json = fti_bench_comparison_json(&c);
+    const json_t *rate = json_object_get(json_object_get(json, "ratios"), "rate");
+    assert_true(json_is_false(json_object_get(rate, "claim")));
+    assert_true(strlen(fti_cli_member(rate, "no_claim_reason")) > 0);
+    json_decref(json);
+    fti_bench_comparison_free(&c);
+    free_rows(rows);
+}
+
+/* A ratio is worth no more than its rows. */
+static void rows_without_claim(void **state) {
+    (void)state;
+    fti_bench_row rows[2];
+    for (size_t i = 0; i < 2; i++) {
+        make_row(&rows[0], 100.0, 1);
+        make_row(&rows[1], 120.0, 2);
+        fti_bench_row_set(&rows[i].measuring, json_pack("{s:f}", "share", 0.5));
+        expect_no_claim(rows, i ? "times A (no claim: B makes none: measuring took 50 %"
+                                : "times A (no claim: A makes none: measuring took 50 %");
+    }
+}
+
+/* Nothing differs, or one sample: no better and no worse. */
+static void no_direction(void **state) {
+    (void)state;
+    fti_bench_row rows[2];
+    make_row(&rows[0], 100.0, 1);
+    make_row(&rows[1], 120.0, 1);
+    expect_no_claim(rows, "noise: A and B are the same (no claim: no knob differs");
+    make_row(&rows[0], 100.0, 1);
+    make_row(&rows[1], 120.0, 2);
+    rows[0].figures[0].count = rows[1].figures[0].count = 1;
+    expect_no_claim(rows, "no direction: the noise of one sample is not known (no claim: ");
+}
+
+/* One says that more is better, the other that less is. */
+static void other_measure(void **state) {
+    (void)state;
+    fti_bench_row rows[2];
+    fti_bench_comparison c;
+    make_row(&rows[0], 100.0, 1);
+    make_row(&rows[1], 120.0, 2);
+    rows[1].figures[0].less_is_better = true;
+    assert_int_equal(fti_bench_compare_rows(rows, NULL, &c), 0);
+    assert_int_equal(c.count, 1);
+    assert_string_equal(c.figures[0]->name, "time");
+    fti_bench_comparison_free(&c);
+    free_rows(rows);
+}
+
 static void expect_void(fti_bench_row rows[2], const char *part) {
     fti_bench_comparison c;
     assert_int_equal(fti_bench_compare_rows(rows, NULL, &c), 0);
@@ -132,9 +188,9 @@ static void refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(verdicts),
-        cmocka_unit_test(hashes_must_agree),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(verdicts),          cmocka_unit_test(rows_without_claim),
+        cmocka_unit_test(no_direction),      cmocka_unit_test(other_measure),
+        cmocka_unit_test(hashes_must_agree), cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests_name("test_compare", tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * test_peer.c: somebody else's program beside ours: how it is run and ended, what is taken
  * from its output, and what `freetoken-bench peer` says of it. The peers are shell lines.
  */
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -201,10 +202,12 @@ static void refuses_other_matches(void **state) {
     check_figure("([0-9.]+) tok/s", "nothing of the kind", 0, "does not match the output");
     check_figure("[0-9.]+ tok/s", "12 tok/s", 0, "has no group");
     check_figure("([0-9.+ tok/s", "12 tok/s", 0, "is no regular expression");
-    check_figure("speed (\\S+)", "speed 1.2.3", 0, "takes '1.2.3', which is no number");
+    check_figure("speed (\\S+)", "speed 1.2.3", 0,
+                 "takes '1.2.3' from the output of the command, which is no number");
     check_figure("speed (\\S+)", "speed inf", 0, "no number");
     check_figure("speed (\\S+)", "speed 0.0", 0, "greater than 0");
-    check_figure("(a)?speed", "speed 7", 0, "took no part");
+    check_figure("(a)?speed", "speed 7", 0, "takes no part");
+    check_figure("(a+)+b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac b", 0, "match limit exceeded");
 }
 
 /* ---- the scenario ---- */
@@ -326,14 +329,20 @@ static void refuses_bad_lines(void **state) {
     expect_refusal("--cmd true --pattern x", 2, "has no group", "");
     expect_refusal("--cmd true --pattern '(x' ", 2, "is no regular expression", "");
     expect_refusal("--cmd true --pattern '(x)' --scenario batch", 2, "not 'batch'", "");
+    /* Before the first run. */
+    expect_refusal("--cmd 'exit 9' --pattern '(x)' --output /no/such/row", 1,
+                   "--output /no/such/row: cannot write: No such file", "");
+    expect_refusal("--cmd 'exit 9' --pattern '(x)' --tokens 1000000", 2,
+                   "1000000 to generate want a context of", "");
 }
 
-/* Ctrl-C ends the command as well, although it is in a group of its own. */
-static void interrupt_ends_both(void **state) {
-    (void)state;
-    char *line = format("--pattern '(x)' --cmd 'sleep 30 & echo $! >%s/pid; kill -INT $PPID; "
-                        "sleep 30'",
-                        work);
+/* Whatever asks us to end ends the command as well, although it is in a group of its own. */
+static void check_signal(const char *name) {
+    char *line = NULL;
+    assert_true(asprintf(&line,
+                         "--pattern '(x)' --cmd 'sleep 30 & echo $! >%s/pid; kill -%s $PPID; "
+                         "sleep 30'",
+                         work, name) > 0);
     answer a = bench(line);
     assert_int_not_equal(a.code, 0);
     if (!strstr(a.err, "interrupted and killed")) fail_msg("%s", a.err);
@@ -344,8 +353,41 @@ static void interrupt_ends_both(void **state) {
     free(line);
 }
 
+static void signals_end_both(void **state) {
+    (void)state;
+    check_signal("INT");
+    check_signal("TERM");
+    check_signal("HUP");
+}
+
+/* On a terminal the progress line makes way for the message, without escape codes. */
+static void message_has_its_own_line(void **state) {
+    (void)state;
+    char text[4096] = "";
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(terminal >= 0);
+    assert_int_equal(grantpt(terminal), 0);
+    assert_int_equal(unlockpt(terminal), 0);
+    int other = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    assert_true(other >= 0);
+    char *line = format("--pattern '(x)' --cmd 'exit 9' 2>%s; true", ptsname(terminal));
+    answer a = bench(line);
+    assert_true(read(terminal, text, sizeof text - 1) > 0);
+    const char *progress = strstr(text, "\rpeer: run 1 of 6, theirs\r");
+    const char *message = strstr(text, "freetoken-bench: error: --cmd: the command ended");
+    if (!progress || !message) fail_msg("%s", text);
+    assert_int_equal(message[-1], '\r');
+    assert_int_equal(message[-2], ' ');
+    assert_null(strchr(text, 033));
+    (void)close(other);
+    (void)close(terminal);
+    free_answer(&a);
+    free(line);
+}
+
 static int begin(void **state) {
     (void)state;
+    (void)signal(SIGHUP, SIG_DFL); /* where this runs under nohup */
     return mkdtemp(work) ? 0 : -1;
 }
 
@@ -372,7 +414,8 @@ int main(void) {
         cmocka_unit_test(shows_pairs_to_people),
         cmocka_unit_test(reports_nothing_after_trouble),
         cmocka_unit_test(refuses_bad_lines),
-        cmocka_unit_test(interrupt_ends_both),
+        cmocka_unit_test(signals_end_both),
+        cmocka_unit_test(message_has_its_own_line),
     };
     return cmocka_run_group_tests_name("test_peer", tests, begin, end);
 }

@@ -8,10 +8,13 @@
 
 #include <cmocka.h>
 
+#include "build.h"
 #include "cli/output.h"
 #include "row.h"
 
 const char fti_cli_program_name[] = "test_row";
+
+#define HASH "0123456789abcdef"
 
 /* `count` runs, of which the first `warmup` are warm-up and take ten times as long. */
 static void make_row(fti_bench_row *row, size_t warmup, size_t count) {
@@ -21,14 +24,22 @@ static void make_row(fti_bench_row *row, size_t warmup, size_t count) {
     for (size_t i = 0; i < count; i++) {
         double value = i < warmup ? 1.0 : 10.0 + 0.1 * (double)i;
         if (i >= warmup) values[i - warmup] = value;
-        json_array_append_new(
-            runs, json_pack("{s:b, s:n, s:f}", "warmup", i < warmup, "dropped", "x", value));
+        json_array_append_new(runs, json_pack("{s:b, s:n, s:f, s:s, s:i, s:{s:i}}", "warmup",
+                                              i < warmup, "dropped", "x", value, "hash", HASH,
+                                              "window_steps", 7, "rows", "2", 7));
     }
     fti_bench_row_figure(row, "x", "tok/s", false, values, count - warmup);
     fti_bench_row_set(&row->runs, runs);
-    fti_bench_row_set(&row->settings, json_pack("{s:s, s:i}", "model", "m", "tokens", 8));
-    fti_bench_row_set(&row->histogram, json_pack("{s:i}", "1", 7));
-    (void)strcpy(row->hash, "0123456789abcdef");
+    fti_bench_row_set(&row->settings,
+                      json_pack("{s:s, s:i, s:i, s:i, s:i}", "model", "m", "tokens", 8, "streams",
+                                2, "repeat", (int)(count - warmup), "warmup", (int)warmup));
+    fti_bench_row_set(&row->histogram, json_pack("{s:i}", "2", 7 * (int)(count - warmup)));
+    fti_bench_row_set(&row->measuring, json_pack("{s:f}", "share", 0.0001));
+    fti_bench_row_set(&row->machine, json_pack("{s:s}", "cpu", "c"));
+    fti_bench_row_set(&row->provenance,
+                      json_pack("{s:{s:{s:i}}}", "policy", "backend.threads", "value", 2));
+    fti_bench_row_set(&row->knobs, json_pack("{s:i}", "backend.threads", 2));
+    (void)strcpy(row->hash, HASH);
 }
 
 /* Voids it if something is amiss; the reason must hold `part`. */
@@ -62,7 +73,8 @@ static void there_and_back(void **state) {
     assert_true(json_equal(json, second));
     assert_int_equal(again.figures[0].count, 11);
     assert_true(again.figures[0].values[3] == row.figures[0].values[3]);
-    assert_string_equal(again.hash, "0123456789abcdef");
+    assert_string_equal(again.hash, HASH);
+    assert_string_equal(again.build, fti_bench_build());
     json_decref(second);
     json_decref(parsed);
     json_decref(json);
@@ -76,9 +88,9 @@ static void there_and_back(void **state) {
 static void complete(void **state) {
     (void)state;
     static const char *const keys[] = {
-        "format",  "scenario", "cause",     "valid", "void_reason",     "claim",     "hash",
-        "figures", "version",  "commit",    "time",  "no_claim_reason", "histogram", "settings",
-        "details", "runs",     "measuring", "knobs", "machine",         "provenance"};
+        "format",  "scenario", "cause",     "valid", "void_reason",     "claim",      "hash",
+        "figures", "version",  "commit",    "time",  "no_claim_reason", "histogram",  "settings",
+        "details", "runs",     "measuring", "knobs", "machine",         "provenance", "build"};
     fti_bench_row row;
     make_row(&row, 1, 3);
     json_t *json = fti_bench_row_json(&row);
@@ -116,16 +128,6 @@ static void warmup_counted(void **state) {
     make_row(&row, 1, 12);
     row.figures[0].values[4] = 99.0;
     expect_void(&row, "other values than the runs");
-
-    /* The same in a saved file: the mark of the warm-up taken off. */
-    make_row(&row, 1, 12);
-    json_t *json = fti_bench_row_json(&row);
-    fti_bench_row_free(&row);
-    json_object_set_new(json_array_get(json_object_get(json, "runs"), 0), "warmup", json_false());
-    char *why;
-    assert_true(fti_bench_row_read(json, &row, &why));
-    json_decref(json);
-    expect_void(&row, "x counts 11 runs, but 12");
 }
 
 /* A dropped run is no measured one. */
@@ -173,17 +175,36 @@ static void claims(void **state) {
     expect_no_claim(&row, "first 1");
 }
 
-/* `key` of a good row set to `value` (NULL: left out) cannot be read. */
-static void expect_unreadable(const char *key, json_t *value, const char *part) {
+/* Where the path of keys and indices ("runs/0/hash") leads: the value that holds the last. */
+static json_t *place_of(json_t *json, const char *path, const char **last) {
+    const char *slash;
+    while ((slash = strchr(path, '/'))) {
+        char key[32];
+        (void)snprintf(key, sizeof key, "%.*s", (int)(slash - path), path);
+        json = json_is_array(json) ? json_array_get(json, (size_t)atoi(key))
+                                   : json_object_get(json, key);
+        assert_non_null(json);
+        path = slash + 1;
+    }
+    *last = path;
+    return json;
+}
+
+/* What is at `path` in a good row set to `value` (NULL: left out) cannot be read. */
+static void expect_unreadable(const char *path, json_t *value, const char *part) {
     fti_bench_row row, again;
+    const char *key;
     char *why;
     make_row(&row, 1, 12);
     json_t *json = fti_bench_row_json(&row);
-    if (value)
-        json_object_set_new(json, key, value);
+    json_t *place = place_of(json, path, &key);
+    if (json_is_array(place))
+        json_array_set_new(place, (size_t)atoi(key), value);
+    else if (value)
+        json_object_set_new(place, key, value);
     else
-        json_object_del(json, key);
-    assert_false(fti_bench_row_read(json, &again, &why));
+        json_object_del(place, key);
+    if (fti_bench_row_read(json, &again, &why)) fail_msg("%s was believed", path);
     if (!strstr(why, part)) fail_msg("'%s' lacks '%s'", why, part);
     free(why);
     json_decref(json);
@@ -194,16 +215,99 @@ static void unreadable(void **state) {
     (void)state;
     expect_unreadable("format", NULL, "no row of freetoken-bench");
     expect_unreadable("format", json_integer(2), "row format 2, and 1 is known");
-    expect_unreadable("cause", json_string("luck"), "'luck'");
-    expect_unreadable("figures", json_object(), "no figures");
-    expect_unreadable("figures", json_pack("{s:{s:[s]}}", "x", "samples", "a"), "'x'");
-    expect_unreadable("figures", json_pack("{s:{s:[]}}", "x", "samples"), "'x'");
+    expect_unreadable("cause", json_string("luck"), "has cause \"luck\", wanted 'model exec");
+    static const char *const keys[] = {"scenario", "cause",  "machine", "settings",
+                                       "version",  "commit", "build",   "time",
+                                       "valid",    "runs",   "hash",    "figures"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        char part[40];
+        (void)snprintf(part, sizeof part, "has no %s, wanted ", keys[i]);
+        expect_unreadable(keys[i], NULL, part);
+        (void)snprintf(part, sizeof part, "has %s 3, wanted ", keys[i]);
+        expect_unreadable(keys[i], json_integer(3), part);
+    }
+    expect_unreadable("provenance", NULL, "has no provenance, wanted");
+    expect_unreadable("provenance", json_object(), "has provenance {}, wanted the engine's");
+    expect_unreadable("build", json_string("unknown"), "32 hexadecimal digits");
+    expect_unreadable("runs", json_array(), "has runs [], wanted the runs");
+    expect_unreadable("figures", json_object(), "has figures {}");
+    expect_unreadable("figures/x/unit", NULL, "has no figures.x.unit");
+    expect_unreadable("figures/x/better", json_string("maybe"), "'more' or 'less'");
+    expect_unreadable("figures/x/samples", json_array(), "has figures.x.samples []");
+    expect_unreadable("figures/x/samples/2", json_string("a"), "has figures.x.samples[2] \"a\"");
+    expect_unreadable("figures/x/samples/2", json_integer(0), "wanted a number greater than 0");
     fti_bench_row row;
     char *why;
     json_t *number = json_integer(3);
     assert_false(fti_bench_row_read(number, &row, &why));
     json_decref(number);
     free(why);
+}
+
+/* A file that was edited: each part is well-formed, and contradicts another one. */
+static void contradictions(void **state) {
+    (void)state;
+    expect_unreadable("hash", json_string("0123456789abcdeF"), "has hash");
+    expect_unreadable("hash", json_string("0000000000000000"), "has runs[0].hash \"" HASH "\"");
+    expect_unreadable("runs/0/hash", json_string("0000000000000000"), "as in the row");
+    expect_unreadable("runs/5/hash", NULL, "has no runs[5].hash");
+    expect_unreadable("runs/5/window_steps", json_integer(INT64_MAX), "has runs[5].window_steps 9");
+    expect_unreadable("runs/5/rows/2", json_integer(-1), "has runs[5].rows {\"2\":-1}");
+    expect_unreadable("runs/5", json_null(), "has no runs[5].warmup");
+    expect_unreadable("runs/0/warmup", json_false(), "has 0 warm-up runs, wanted 1");
+    expect_unreadable("settings/repeat", json_integer(20), "has 11 measured runs, wanted 20");
+    expect_unreadable("settings/streams", json_integer(1), "wanted {\"1\":77}");
+    expect_unreadable("runs/5/window_steps", json_integer(6), "wanted {\"2\":76}");
+    expect_unreadable("histogram", json_null(), "has histogram null, wanted {\"2\":77}");
+    expect_unreadable("histogram/1", json_integer(1), "has histogram {\"1\":1,\"2\":77}, wanted");
+    expect_unreadable("figures/x/samples/4", json_integer(99), "other values than the runs");
+    expect_unreadable("runs/3/dropped", json_string("edited"), "counts 11 runs, but 10");
+    expect_unreadable("measuring", NULL, "has no measuring.share");
+    expect_unreadable("measuring", json_null(), "has no measuring.share");
+    expect_unreadable("knobs", json_null(), "has knobs null");
+    expect_unreadable("knobs/backend.threads", json_integer(1),
+                      "has knobs.backend.threads 1, wanted 2 as in the provenance");
+    expect_unreadable("knobs/more", json_true(), "has knobs.more true, wanted none");
+    expect_unreadable("valid", json_false(), "has void_reason null");
+}
+
+/* Without timed steps all rows that were computed count, and nothing was spent on timing. */
+static void one_token(void **state) {
+    (void)state;
+    fti_bench_row row, again;
+    char *why;
+    make_row(&row, 1, 12);
+    json_object_set_new(row.settings, "tokens", json_integer(1));
+    for (size_t i = 0; i < 12; i++)
+        json_object_set_new(json_array_get(row.runs, i), "window_steps", json_integer(0));
+    fti_bench_row_set(&row.measuring, json_null());
+    json_t *json = fti_bench_row_json(&row);
+    assert_true(fti_bench_row_read(json, &again, &why));
+    assert_null(again.void_reason);
+    fti_bench_row_free(&again);
+    json_decref(json);
+    fti_bench_row_free(&row);
+}
+
+/* What was saved as void is read as void, and says why. */
+static void void_again(void **state) {
+    (void)state;
+    fti_bench_row row, again;
+    char *why;
+    make_row(&row, 1, 12);
+    fti_bench_row_void(&row, "planted");
+    json_t *json = fti_bench_row_json(&row);
+    assert_true(fti_bench_row_read(json, &again, &why));
+    assert_string_equal(again.void_reason, "planted");
+    fti_bench_row_free(&again);
+    json_decref(json);
+    fti_bench_row_free(&row);
+}
+
+/* Rows of kernels have no engine. */
+static void without_provenance(void **state) {
+    (void)state;
+    expect_unreadable("provenance", json_null(), "attributes nothing; compare rows of");
 }
 
 static void causes(void **state) {
@@ -222,6 +326,8 @@ int main(void) {
         cmocka_unit_test(there_and_back), cmocka_unit_test(complete),
         cmocka_unit_test(warmup_counted), cmocka_unit_test(dropped),
         cmocka_unit_test(claims),         cmocka_unit_test(unreadable),
+        cmocka_unit_test(contradictions), cmocka_unit_test(one_token),
+        cmocka_unit_test(void_again),     cmocka_unit_test(without_provenance),
         cmocka_unit_test(causes),
     };
     return cmocka_run_group_tests_name("test_row", tests, NULL, NULL);

@@ -11,6 +11,7 @@
 #include <xxhash.h>
 
 #include "cli/output.h"
+#include "load.h"
 #include "prompts.h"
 #include "subject.h"
 
@@ -183,9 +184,27 @@ static void flipped_token(void **state) {
 
 static void cut_short(void **state) {
     (void)state;
-    rig *r = open_rig("decode", 40, "memory.kv_tokens=32");
+    rig *r = open_rig("decode", 8, "memory.kv_tokens=32");
+    r->task.tokens = 40;
     run(r, 0, 1);
     expect_void(r, "a run ended before all tokens were generated: 21 of 40");
+    close_rig(r);
+}
+
+/* Said before anything runs: 12 tokens and 21, of which the last takes no position, fit 32. */
+static void past_the_context(void **state) {
+    (void)state;
+    rig *r = open_rig("decode", 21, "memory.kv_tokens=32");
+    ftk_config *config;
+    const fti_cli_common common = {.config = FTK_CONFIG};
+    fti_bench_subject more;
+    r->task.tokens = 22;
+    assert_int_equal(fti_bench_config(&common, NULL, false, &r->values.set, NULL, &config), 0);
+    assert_int_equal(fti_bench_subject_open(&more, &r->task, config, MODEL), FTI_CLI_EXIT_USAGE);
+    fti_bench_subject_close(&more);
+    r->task.tokens = 21;
+    run(r, 0, 1);
+    expect_valid(r, 1);
     close_rig(r);
 }
 
@@ -339,6 +358,9 @@ static void load(void **state) {
     assert_true(ready->values[1] > 0.0 && token->values[1] > ready->values[1]);
     assert_true(fti_bench_row_find(&r->row, "peak_memory_mib")->values[0] > 1.0);
     const fti_bench_sample *s = &r->subject.samples[2];
+    if (s->peak_bytes + 65536 < fti_bench_peak_bytes())
+        fail_msg("peak %ju, and at the end %ju", (uintmax_t)s->peak_bytes,
+                 (uintmax_t)fti_bench_peak_bytes());
     assert_true(s->mapped_bytes + s->copied_bytes > 20000000);
     assert_in_range(s->cached_percent, 0, 100);
     assert_int_equal(json_integer_value(json_object_get(r->row.details, "file_bytes")), 24032992);
@@ -382,14 +404,23 @@ static void histograms(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batch_of_four),   cmocka_unit_test(batch_in_waves),
-        cmocka_unit_test(batch_of_three),  cmocka_unit_test(batch_differs_from_solo),
-        cmocka_unit_test(flipped_token),   cmocka_unit_test(cut_short),
-        cmocka_unit_test(warmup_dropped),  cmocka_unit_test(clock_steps),
-        cmocka_unit_test(clock_tolerance), cmocka_unit_test(nothing_left),
-        cmocka_unit_test(overhead),        cmocka_unit_test(cost_is_measured),
-        cmocka_unit_test(prefill),         cmocka_unit_test(load),
-        cmocka_unit_test(prompts),         cmocka_unit_test(histograms),
+        cmocka_unit_test(batch_of_four),
+        cmocka_unit_test(batch_in_waves),
+        cmocka_unit_test(batch_of_three),
+        cmocka_unit_test(batch_differs_from_solo),
+        cmocka_unit_test(flipped_token),
+        cmocka_unit_test(cut_short),
+        cmocka_unit_test(past_the_context),
+        cmocka_unit_test(warmup_dropped),
+        cmocka_unit_test(clock_steps),
+        cmocka_unit_test(clock_tolerance),
+        cmocka_unit_test(nothing_left),
+        cmocka_unit_test(overhead),
+        cmocka_unit_test(cost_is_measured),
+        cmocka_unit_test(prefill),
+        cmocka_unit_test(load),
+        cmocka_unit_test(prompts),
+        cmocka_unit_test(histograms),
     };
 #if defined(__SANITIZE_THREAD__)
     print_message("skip: nothing here has threads of its own, and ThreadSanitizer takes minutes\n");

@@ -142,6 +142,10 @@ static void few_claim_nothing(void **state) {
     fill(a, 10, 100.0, 0.01, 1);
     fill(b, 10, 200.0, 0.01, 60);
     assert_false(fti_bench_compare_pairs(a, b, 9).claim);
+    const double one = 100.0, two = 200.0;
+    assert_int_equal(fti_bench_compare_pairs(&one, &two, 1).difference, FTI_BENCH_NO_DIFFERENCE);
+    assert_int_equal(fti_bench_compare_series(&one, 1, &two, 1).difference,
+                     FTI_BENCH_NO_DIFFERENCE);
     assert_true(fti_bench_compare_pairs(a, b, 10).claim);
     assert_false(fti_bench_compare_series(a, 10, b, 9).claim);
     fti_bench_ratio r = fti_bench_compare_series(a, 10, b, 10);

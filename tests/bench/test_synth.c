@@ -441,9 +441,24 @@ static void types_are_given_by_name(void **state) {
 
 /* ---- writing ---- */
 
-static uint64_t little_room(int fd) {
+static fti_synth_room little_room(int fd) {
     (void)fd;
-    return 1 << 20;
+    return (fti_synth_room){1 << 20, UINT64_C(1) << 40};
+}
+
+static fti_synth_room less_than_a_gibibyte_left(int fd) {
+    (void)fd;
+    return (fti_synth_room){UINT64_C(1) << 30, UINT64_C(1) << 34};
+}
+
+static fti_synth_room less_than_a_fiftieth_left(int fd) {
+    (void)fd;
+    return (fti_synth_room){UINT64_C(20) << 30, UINT64_C(1) << 40};
+}
+
+static fti_synth_room enough_left(int fd) {
+    (void)fd;
+    return (fti_synth_room){UINT64_C(21) << 30, UINT64_C(1) << 40};
 }
 
 static bool stop_at_once(void *user, uint64_t done, uint64_t total) {
@@ -467,14 +482,35 @@ static void expect_failure(const fti_synth_job *job, ftk_status wanted, const ch
     free(old);
 }
 
+/* A disk filled to its end stops everybody who writes there. */
+static void keeps_a_reserve(void **state) {
+    (void)state;
+    text path = in_scratch("f.gguf");
+    fti_synth_description d = tiny(0);
+    fti_synth_plan plan = plan_of(&d);
+    fti_synth_job job = {.plan = &plan, .path = path.s, .room = less_than_a_gibibyte_left};
+    expect_failure(&job, FTK_E_DOES_NOT_FIT,
+                   "has 1.0 GiB free, and a file of 7.7 MiB would leave less than the 1.0 GiB");
+    job.room = less_than_a_fiftieth_left;
+    expect_failure(&job, FTK_E_DOES_NOT_FIT, "less than the 20.5 GiB that are kept for others");
+    ftk_error err = FTK_ERROR_INIT;
+    job.room = enough_left;
+    assert_int_equal(fti_synth_write_file(&job, &err), FTK_OK);
+    job.sparse = true;
+    job.room = less_than_a_gibibyte_left;
+    assert_int_equal(fti_synth_write_file(&job, &err), FTK_OK);
+    fti_synth_plan_free(&plan);
+    assert_int_equal(unlink(path.s), 0);
+}
+
 static void failures_leave_no_file(void **state) {
     (void)state;
     text path = in_scratch("f.gguf");
     fti_synth_description d = tiny(0);
     fti_synth_plan plan = plan_of(&d);
-    fti_synth_job job = {.plan = &plan, .path = path.s, .threads = 2, .free_bytes = little_room};
+    fti_synth_job job = {.plan = &plan, .path = path.s, .threads = 2, .room = little_room};
     expect_failure(&job, FTK_E_DOES_NOT_FIT, "has 1.0 MiB free, wanted 7.7 MiB");
-    job.free_bytes = NULL;
+    job.room = NULL;
     job.progress = stop_at_once;
     expect_failure(&job, FTK_E_CANCELLED, "interrupted");
     job.progress = NULL;
@@ -533,6 +569,7 @@ int main(void) {
         cmocka_unit_test(rates_are_what_was_asked_for),
         cmocka_unit_test(caches_drop_what_was_used_least_recently),
         cmocka_unit_test(types_are_given_by_name),
+        cmocka_unit_test(keeps_a_reserve),
         cmocka_unit_test(failures_leave_no_file),
         cmocka_unit_test(sparse_files_hold_a_header_and_zeros),
     };
