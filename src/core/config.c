@@ -503,6 +503,19 @@ static ftk_status read_path(const reader *r, const fti_yaml_node *node, const ch
 
 /* ---- providers ---- */
 
+/* Each folder is read as often as it is listed. */
+static ftk_status refuse_equal_folders(const reader *r, unsigned line, const char *path) {
+    char *const *search = r->config->search;
+    size_t last = r->config->search_count - 1;
+    shown found;
+    for (size_t i = 0; i < last; i++)
+        if (strcmp(search[i], search[last]) == 0)
+            return refuse(r, FTK_E_CONFIG_VALUE, line, path,
+                          "found '%s' a second time, allowed: each folder once; remove this line",
+                          show(fti_str(search[last]), &found));
+    return FTK_OK;
+}
+
 static ftk_status read_search(const reader *r, const fti_yaml_node *node) {
     FTI_TRY(expect(r, node, FTI_YAML_SEQUENCE, "providers.search"));
     struct ftk_config *config = r->config;
@@ -513,6 +526,7 @@ static ftk_status read_search(const reader *r, const fti_yaml_node *node) {
         snprintf(path, sizeof path, "providers.search[%zu]", config->search_count);
         FTI_TRY(read_path(r, entry, path, &config->search[config->search_count]));
         config->search_count++;
+        FTI_TRY(refuse_equal_folders(r, entry->line, path));
     }
     return FTK_OK;
 }

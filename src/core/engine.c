@@ -29,12 +29,54 @@ static ftk_status open_checkpoint(const opening *o, ftk_error *err) {
     return fti_meta_get_str(e->checkpoint, fti_str("general.architecture"), &e->architecture, err);
 }
 
-/* The CPU's is built in; the others are modules beside the library. */
-static ftk_status find_backend(const struct ftk_config *c, fti_backend_create *create,
-                               ftk_error *err) {
+/* Of a provider for the checkpoint; `backend` and `device_code` as far as they are known. */
+static fti_provider_query query_of(const opening *o, const char *backend, const char *device_code) {
+    return (fti_provider_query){.architecture = o->e->architecture,
+                                .container = fti_str(fti_checkpoint_container(o->e->checkpoint)),
+                                .backend = backend,
+                                .device_code = device_code,
+                                .record = o->options ? o->options->provider_record : NULL};
+}
+
+/* A provider's failure, with the file that it was wanted for where that is the reason. */
+static ftk_status blame_file(const opening *o, ftk_status status, const ftk_error *inner,
+                             ftk_error *err) {
+    if (status == FTK_OK) return FTK_OK;
+    if (status == FTK_E_PROVIDER_NONE || status == FTK_E_PROVIDER_NOT_ALLOWED)
+        return fti_fail(err, status, "%s: %s", o->path, inner->message);
+    return fti_fail(err, status, "%s", inner->message);
+}
+
+static ftk_status judge_provider(const opening *o, const char *backend, ftk_error *err) {
+    const fti_provider_query query = query_of(o, backend, NULL);
+    ftk_error inner = FTK_ERROR_INIT;
+    return blame_file(o, fti_provider_judge(o->config, &query, &inner), &inner, err);
+}
+
+/* Of a backend that is a module. */
+static const char *kind_of(const struct ftk_config *c) {
+    return c->backend == FTI_BACKEND_CUDA ? "cuda" : "hip";
+}
+
+/* A module's failure, with the line of the configuration that wants it. */
+static ftk_status blame_kind(const opening *o, ftk_status status, const char *what,
+                             ftk_error *err) {
+    const json_t *setting = json_object_get(o->e->settings.all, "backend.kind");
+    const char *origin = json_string_value(json_object_get(setting, "origin"));
+    return fti_fail(err, status,
+                    "%s: backend.kind: %s: %s; set backend.kind to cpu or auto to run "
+                    "without it",
+                    origin && strchr(origin, ':') ? origin : o->config->origin, kind_of(o->config),
+                    what);
+}
+
+/* The CPU's is built in; the others are modules beside the library, whose code runs only
+ * where a provider's would. */
+static ftk_status find_backend(const opening *o, fti_backend_create *create, ftk_error *err) {
+    const struct ftk_config *c = o->config;
     *create = fti_cpu_backend_create;
     if (c->backend != FTI_BACKEND_CUDA && c->backend != FTI_BACKEND_HIP) return FTK_OK;
-    const char *kind = c->backend == FTI_BACKEND_CUDA ? "cuda" : "hip";
+    const char *kind = kind_of(c);
     char file[32], path[PATH_MAX];
     void *entry;
     snprintf(file, sizeof file, "libfreetoken-%s.so", kind);
@@ -44,25 +86,33 @@ static ftk_status find_backend(const struct ftk_config *c, fti_backend_create *c
                         "%s: backend.kind is %s, which this build does not have (no '%s'): use cpu "
                         "or auto",
                         c->origin, kind, path);
-    FTI_TRY(fti_module_load(path, FTI_BACKEND_MODULE_ENTRY, &entry, err));
+    FTI_TRY(judge_provider(o, kind, err));
+    ftk_error inner = FTK_ERROR_INIT;
+    ftk_status status = fti_module_load(path, FTI_BACKEND_MODULE_ENTRY, &entry, &inner);
+    if (status != FTK_OK) return blame_kind(o, status, inner.message, err);
     memcpy(create, &entry, sizeof *create);
     return FTK_OK;
 }
 
 static ftk_status open_backend(const opening *o, ftk_error *err) {
     fti_backend_create create;
-    FTI_TRY(find_backend(o->config, &create, err));
+    FTI_TRY(find_backend(o, &create, err));
     const fti_backend_options options = {.threads = o->config->threads,
                                          .kernel_mask = o->config->kernel_mask,
                                          .float_numerics = o->config->numerics ==
                                                            FTI_NUMERICS_FLOAT};
     ftk_engine *e = o->e;
     ftk_error inner = FTK_ERROR_INIT;
-    ftk_status status = create(&options, &e->backend, &inner);
+    fti_backend *made = NULL;
+    ftk_status status = create(&options, &made, &inner);
     /* What the backend takes for a wrong argument is the operator's setting. */
     if (status != FTK_OK)
         return fti_fail(err, status == FTK_E_ARGUMENT ? FTK_E_CONFIG_VALUE : status, "%s: %s",
                         o->config->origin, inner.message);
+    if (!made)
+        return blame_kind(o, FTK_E_DEVICE_UNAVAILABLE,
+                          "its backend module reported success: found no backend, wanted one", err);
+    e->backend = made;
     int64_t threads = 0;
     e->backend->ops->capability(e->backend, fti_str("cpu.threads"), &threads);
     e->threads = (uint32_t)threads;
@@ -71,16 +121,10 @@ static ftk_status open_backend(const opening *o, ftk_error *err) {
 
 static ftk_status resolve_provider(const opening *o, ftk_error *err) {
     ftk_engine *e = o->e;
-    const fti_provider_query query = {.architecture = e->architecture,
-                                      .container = fti_str(fti_checkpoint_container(e->checkpoint)),
-                                      .backend = e->backend->ops->name,
-                                      .device_code = e->backend->device_code,
-                                      .record = o->options ? o->options->provider_record : NULL};
+    const fti_provider_query query = query_of(o, e->backend->ops->name, e->backend->device_code);
     ftk_error inner = FTK_ERROR_INIT;
-    ftk_status status = fti_provider_resolve(o->config, &query, &e->provider, &inner);
-    if (status == FTK_E_PROVIDER_NONE || status == FTK_E_PROVIDER_NOT_ALLOWED)
-        return fti_fail(err, status, "%s: %s", o->path, inner.message);
-    if (status != FTK_OK) return fti_fail(err, status, "%s", inner.message);
+    FTI_TRY(
+        blame_file(o, fti_provider_resolve(o->config, &query, &e->provider, &inner), &inner, err));
     ftk_str json = fti_config_options(o->config, fti_str(e->provider->manifest->name));
     e->options_json = fti_strndup(json.data, (size_t)json.size);
     return e->options_json ? FTK_OK : fti_no_memory(err, json.size, "provider options");

@@ -41,7 +41,9 @@
 /* ---- registry ---- */
 
 /* One object that dlopen has returned, usable (status FTK_OK) or not: code of
- * either kind stays in the process, so neither is loaded again. */
+ * either kind stays in the process, so neither is loaded again. Where the same object is
+ * resolved from another file or with another manifest, it has a record for each, so that
+ * every engine reports what its own configuration led to. */
 typedef struct record {
     struct record *next;
     fti_provider provider;
@@ -72,17 +74,19 @@ static ftk_status check_process(ftk_error *err) {
     int self = (int)getpid();
     int owner = 0;
     if (atomic_compare_exchange_strong(&registry.pid, &owner, self) || owner == self) return FTK_OK;
-    return fti_fail(err, FTK_E_PROVIDER_LOAD,
-                    "no provider is loaded after a bare fork: found process %d, wanted %d, the one "
-                    "that loaded providers first; start worker processes with exec",
-                    self, owner);
+    return fti_fail(
+        err, FTK_E_PROVIDER_LOAD,
+        "no provider or module is loaded after a bare fork: found process %d, wanted %d, the one "
+        "that loaded providers first; start worker processes with exec",
+        self, owner);
 }
 
 ftk_status fti_refuse_secure(ftk_error *err) {
     if (getauxval(AT_SECURE) == 0) return FTK_OK;
-    return fti_fail(err, FTK_E_PROVIDER_SECURE_EXEC,
-                    "no provider is loaded: found a process under secure execution (setuid, setgid "
-                    "or file capabilities), wanted an ordinary one; no configuration changes this");
+    return fti_fail(
+        err, FTK_E_PROVIDER_SECURE_EXEC,
+        "no provider or module is loaded: found a process under secure execution (setuid, setgid "
+        "or file capabilities), wanted an ordinary one; no configuration changes this");
 }
 
 /* ---- stages before any code of the provider runs ---- */
@@ -199,10 +203,11 @@ static ftk_status check_link(const char *link, int fd, ftk_error *err) {
     if (stat(link, &via_link) == 0 && fstat(fd, &direct) == 0 && via_link.st_dev == direct.st_dev &&
         via_link.st_ino == direct.st_ino)
         return FTK_OK;
-    return fti_fail(err, FTK_E_PROVIDER_LOAD,
-                    "no provider is loaded: found no usable '%s', wanted /proc of this process, "
-                    "through which a checked file is loaded; mount /proc",
-                    link);
+    return fti_fail(
+        err, FTK_E_PROVIDER_LOAD,
+        "no provider or module is loaded: found no usable '%s', wanted /proc of this process, "
+        "through which a checked file is loaded; mount /proc",
+        link);
 }
 
 static ftk_status call_loader(const char *path, int fd, void **handle, ftk_error *err) {
@@ -295,45 +300,94 @@ static fti_provider facts_of(const fti_allow *allow, fti_manifest *manifest,
     return p;
 }
 
-static record *record_new(const fti_provider *facts) {
+static record *record_new(const fti_provider *facts, ftk_error *err) {
     record *r = fti_calloc(1, sizeof *r);
-    if (!r) return NULL;
+    if (!r) {
+        fti_no_memory(err, sizeof *r, "a provider's record");
+        return NULL;
+    }
     r->provider = *facts;
     r->provider.manifest = NULL;
     r->provider.path = fti_strndup(facts->path, strlen(facts->path));
     if (r->provider.path) return r;
+    fti_no_memory(err, strlen(facts->path), "a provider's record");
     record_free(r);
     return NULL;
 }
 
-static const record *find_record(const fti_provider *facts) {
-    for (const record *r = registry.first; r; r = r->next) {
-        const fti_provider *p = &r->provider;
-        if (p->linked || p->pinned != facts->pinned ||
-            strcmp(p->manifest->name, facts->manifest->name) != 0)
-            continue;
-        if (p->pinned ? strcmp(p->sha256, facts->sha256) == 0
-                      : p->device == facts->device && p->inode == facts->inode)
-            return r;
-    }
+static bool same_object(const fti_provider *p, const fti_provider *facts) {
+    if (p->linked || p->pinned != facts->pinned ||
+        strcmp(p->manifest->name, facts->manifest->name) != 0)
+        return false;
+    return p->pinned ? strcmp(p->sha256, facts->sha256) == 0
+                     : p->device == facts->device && p->inode == facts->inode;
+}
+
+static const record *find_object(const fti_provider *facts) {
+    for (const record *r = registry.first; r; r = r->next)
+        if (same_object(&r->provider, facts)) return r;
     return NULL;
 }
 
-/* The answer of a record. Without a pin, the code in the process is that of the
- * first load even if the file was since written in place. */
-static ftk_status reuse(const record *r, const fti_provider *facts, const fti_provider **out,
-                        ftk_error *err) {
-    const fti_provider *p = &r->provider;
-    bool unchanged = p->bytes == facts->bytes && p->modified.tv_sec == facts->modified.tv_sec &&
-                     p->modified.tv_nsec == facts->modified.tv_nsec;
+static bool same_time(const fti_provider *a, const fti_provider *b) {
+    return a->modified.tv_sec == b->modified.tv_sec && a->modified.tv_nsec == b->modified.tv_nsec;
+}
+
+/* What the table says, the manifests of one object have in common. */
+static bool same_manifest(const fti_manifest *a, const fti_manifest *b) {
+    return strcmp(a->path, b->path) == 0 && strcmp(a->distribution, b->distribution) == 0 &&
+           strcmp(a->distribution_version, b->distribution_version) == 0;
+}
+
+/* Of one object: whether everything that is reported of it is the same. */
+static bool same_facts(const fti_provider *a, const fti_provider *b) {
+    return strcmp(a->path, b->path) == 0 && a->device == b->device && a->inode == b->inode &&
+           same_time(a, b) && same_manifest(a->manifest, b->manifest);
+}
+
+/* Refuses what was loaded without a pin and since written in place, with the time set back or
+ * not: the code in the process is that of the first load. */
+static ftk_status check_unchanged(const fti_provider *p, const fti_provider *facts,
+                                  ftk_error *err) {
+    bool unchanged = same_time(p, facts) && strcmp(p->sha256, facts->sha256) == 0;
     if (!p->pinned && !unchanged)
         return fti_fail(err, FTK_E_PROVIDER_LOAD,
                         "'%s' refused: found it written in place since this process loaded it, "
                         "wanted the same content; start the program again",
-                        p->path);
-    if (r->status != FTK_OK) return fti_fail(err, r->status, "%s", r->error.message);
-    *out = p;
+                        facts->path);
     return FTK_OK;
+}
+
+static ftk_status answer_of(const record *r, const fti_provider **out, ftk_error *err) {
+    if (r->status != FTK_OK) return fti_fail(err, r->status, "%s", r->error.message);
+    *out = &r->provider;
+    return FTK_OK;
+}
+
+static const record *keep_record(record *r, fti_manifest **manifest) {
+    r->provider.manifest = *manifest;
+    *manifest = NULL;
+    r->next = registry.first;
+    registry.first = r;
+    return r;
+}
+
+/* The record of `object` that reports `facts`, made where there is none; takes the manifest
+ * over if it is made. */
+static ftk_status reuse(const record *object, const fti_provider *facts, fti_manifest **manifest,
+                        const fti_provider **out, ftk_error *err) {
+    const fti_provider *p = &object->provider;
+    FTI_TRY(check_unchanged(p, facts, err));
+    for (const record *r = object; r; r = r->next)
+        if (same_object(&r->provider, facts) && same_facts(&r->provider, facts))
+            return answer_of(r, out, err);
+    record *r = record_new(facts, err);
+    if (!r) return FTK_E_NO_MEMORY;
+    r->provider.table = p->table;
+    r->provider.load_address = p->load_address;
+    r->status = object->status;
+    r->error = object->error;
+    return answer_of(keep_record(r, manifest), out, err);
 }
 
 /* Takes over manifest and descriptor, setting them to NULL and -1, once the
@@ -341,8 +395,8 @@ static ftk_status reuse(const record *r, const fti_provider *facts, const fti_pr
 static ftk_status load_new(const fti_provider *facts, fti_manifest **manifest, checked_file *file,
                            const fti_provider **out, ftk_error *err) {
     FTI_TRY(keep_descriptor(facts->path, &file->fd, err));
-    record *r = record_new(facts);
-    if (!r) return fti_no_memory(err, sizeof *r, "a provider's record");
+    record *r = record_new(facts, err);
+    if (!r) return FTK_E_NO_MEMORY;
     void *handle;
     ftk_status status = call_loader(facts->path, file->fd, &handle, err);
     if (status != FTK_OK) {
@@ -350,25 +404,23 @@ static ftk_status load_new(const fti_provider *facts, fti_manifest **manifest, c
         return status;
     }
     file->fd = -1;
-    r->provider.manifest = *manifest;
-    *manifest = NULL;
+    keep_record(r, manifest);
     r->status = describe(r, handle, &r->error);
-    r->next = registry.first;
-    registry.first = r;
-    return reuse(r, facts, out, err);
+    return answer_of(r, out, err);
 }
 
 static ftk_status load_checked(const fti_provider *facts, fti_manifest **manifest,
                                checked_file *file, const fti_provider **out, ftk_error *err) {
     FTI_TRY(check_process(err));
     pthread_mutex_lock(&registry.lock);
-    const record *known = find_record(facts);
-    ftk_status status = known ? reuse(known, facts, out, err)
+    const record *known = find_object(facts);
+    ftk_status status = known ? reuse(known, facts, manifest, out, err)
                               : load_new(facts, manifest, file, out, err);
     pthread_mutex_unlock(&registry.lock);
     return status;
 }
 
+/* Everything up to the load; `out` NULL leaves that out. */
 static ftk_status accept_file(const fti_provider_query *query, const fti_allow *allow,
                               fti_manifest **manifest, checked_file *file, uint32_t effective,
                               const fti_provider **out, ftk_error *err) {
@@ -376,7 +428,7 @@ static ftk_status accept_file(const fti_provider_query *query, const fti_allow *
     if (query->record)
         FTI_TRY(
             fti_record_check(query->record, &facts, query->architecture, query->container, err));
-    return load_checked(&facts, manifest, file, out, err);
+    return out ? load_checked(&facts, manifest, file, out, err) : FTK_OK;
 }
 
 ftk_status fti_load_allowed(const fti_provider_query *query, const fti_allow *allow,
@@ -489,6 +541,7 @@ static ftk_status find_or_load_module(const char *path, const char *entry, int *
 
 static ftk_status open_module(const char *path, const char *entry, void **out, ftk_error *err) {
     int fd = -1;
+    FTI_TRY(fti_refuse_secure(err));
     FTI_TRY(fti_trusted_open(path, FTK_E_DEVICE_UNAVAILABLE, FTK_E_DEVICE_UNAVAILABLE, &fd, err));
     ftk_status status = fti_elf_inspect_module(fd, path, entry, err);
     if (status == FTK_OK) status = check_process(err);
@@ -506,7 +559,7 @@ ftk_status fti_module_load(const char *path, const char *entry, void **out, ftk_
     ftk_status status = open_module(path, entry, out, &inner);
     if (status == FTK_OK || status == FTK_E_NO_MEMORY)
         return status == FTK_OK ? FTK_OK : fti_fail(err, status, "%s", inner.message);
-    return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE, "module %s", inner.message);
+    return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE, "backend module %s", inner.message);
 }
 
 ftk_status fti_module_path(const char *file, char out[PATH_MAX], ftk_error *err) {

@@ -54,7 +54,9 @@ void fti_manifest_free(fti_manifest *manifest);
 bool fti_list_has(const char *list, ftk_str word);
 
 /* A provider in this process. Process lifetime: loaded objects are never unloaded, and
- * one file is loaded once (by device and inode, or by digest when pinned). */
+ * one file is loaded once (by device and inode, or by digest when pinned). Resolved from
+ * another file or with another manifest, the same object is another one of these: the table
+ * is shared, the facts are those of the resolution. */
 typedef struct fti_provider {
     const ftk_provider *table; /* full-size internal copy; no slot is NULL */
     fti_manifest *manifest;
@@ -83,6 +85,10 @@ typedef struct fti_provider_query {
  * same rules of claims, levels and hardware. */
 ftk_status fti_provider_resolve(const struct ftk_config *config, const fti_provider_query *query,
                                 const fti_provider **out, ftk_error *err) FTI_WARN_UNUSED;
+/* The same decisions and refusals, but nothing is loaded: for what must not run unless a
+ * provider would. */
+ftk_status fti_provider_judge(const struct ftk_config *config, const fti_provider_query *query,
+                              ftk_error *err) FTI_WARN_UNUSED;
 
 /* The provider behind the entry of one that is part of the program. */
 ftk_status fti_provider_link(ftk_provider_entry entry, const fti_provider **out,

@@ -10,8 +10,9 @@
 #define FTI_MANIFEST_SUFFIX ".provider.yaml"
 #define FTI_LINKED_PATH     "(linked in)" /* stands for the path of a provider without one */
 
-/* Loads the file of an entry whose manifest has been read, through every stage. Takes the
- * manifest over, setting it to NULL, once the object is in the process. */
+/* Loads the file of an entry whose manifest has been read, through every stage; `out` NULL:
+ * judges it by the same stages and loads nothing. Takes the manifest over, setting it to NULL,
+ * where a record of the object keeps it. */
 ftk_status fti_load_allowed(const fti_provider_query *query, const fti_allow *allow,
                             fti_manifest **manifest, const fti_provider **out,
                             ftk_error *err) FTI_WARN_UNUSED;

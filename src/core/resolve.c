@@ -280,6 +280,7 @@ static ftk_status explain_none(const question *q) {
 
 /* ---- answers ---- */
 
+/* Of this and the next, `out` NULL wants the judgement alone. */
 static ftk_status take_linked(const question *q, const candidate *c, const fti_provider **out) {
     ftk_error inner = FTK_ERROR_INIT;
     const fti_provider_query *query = q->query;
@@ -289,7 +290,7 @@ static ftk_status take_linked(const question *q, const candidate *c, const fti_p
                                   &inner);
     if (status != FTK_OK)
         return fti_fail(q->err, status, "provider %s: %s", c->manifest->name, inner.message);
-    *out = c->linked;
+    if (out) *out = c->linked;
     return FTK_OK;
 }
 
@@ -307,8 +308,8 @@ static ftk_status answer(question *q, const fti_provider **out) {
     return blame(q->config, chosen->allow, status, &inner, q->err);
 }
 
-ftk_status fti_provider_resolve(const struct ftk_config *config, const fti_provider_query *query,
-                                const fti_provider **out, ftk_error *err) {
+static ftk_status ask(const struct ftk_config *config, const fti_provider_query *query,
+                      const fti_provider **out, ftk_error *err) {
     if (config->linked_count == 0) FTI_TRY(fti_refuse_secure(err));
     size_t most = config->allow_count + config->linked_count;
     question q = {config, query, fti_calloc(most, sizeof(candidate)), 0, err};
@@ -318,6 +319,16 @@ ftk_status fti_provider_resolve(const struct ftk_config *config, const fti_provi
         if (!q.candidates[i].linked) fti_manifest_free(q.candidates[i].manifest);
     fti_free(q.candidates);
     return status;
+}
+
+ftk_status fti_provider_resolve(const struct ftk_config *config, const fti_provider_query *query,
+                                const fti_provider **out, ftk_error *err) {
+    return ask(config, query, out, err);
+}
+
+ftk_status fti_provider_judge(const struct ftk_config *config, const fti_provider_query *query,
+                              ftk_error *err) {
+    return ask(config, query, NULL, err);
 }
 
 static ftk_status check_entry(const fti_allow *allow, fti_manifest **manifest, ftk_error *err) {

@@ -423,6 +423,8 @@ static void judges_entry_symbols(void **state) {
                    "found nothing of its own as its entry " FTK_PROVIDER_ENTRY);
     refuse_fixture("data_entry", FTK_E_PROVIDER_ENTRY, "found something else than a function");
     refuse_fixture("dependency_entry", FTK_E_PROVIDER_ENTRY, "found nothing of its own");
+    refuse_fixture("hidden_version", FTK_E_PROVIDER_ENTRY, "found a symbol of a hidden version");
+    refuse_fixture("two_versions", FTK_E_PROVIDER_ENTRY, "found more than one symbol");
 }
 
 /* ---- pins and exchanged files ---- */
@@ -456,14 +458,94 @@ static void right_digest(void **state) {
     int fd = atoi(watched.file + strlen("/proc/self/fd/"));
     assert_int_equal(fcntl(fd, F_GET_SEALS) & 0xf,
                      F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
-    /* The same bytes at another place are the same provider. */
+    /* The same bytes at another place are the same object, and are reported as where they lie. */
     size_t size;
     unsigned char *bytes = read_file(library("good").s, &size);
     write_file(in_scratch("copy.so").s, bytes, size, 0644);
     free(bytes);
     assert_int_equal(rename(in_scratch("copy.so").s, library("good").s), 0);
-    assert_ptr_equal(resolve("testarch"), p);
+    const fti_provider *moved = resolve("testarch");
+    assert_int_equal(stat(library("good").s, &st), 0);
+    assert_ptr_equal(moved->table, p->table);
+    assert_int_equal(moved->load_address, p->load_address);
+    assert_int_equal(moved->inode, st.st_ino);
+    assert_int_not_equal(moved->inode, p->inode);
+    assert_ptr_equal(resolve("testarch"), moved);
     assert_int_equal(runs_of("good"), 1);
+}
+
+/* A second place for "good", reached by the allowlist in place of the first. */
+static void allow_elsewhere(char path[static 1024]) {
+    make_folder(in_scratch("other").s, 0755);
+    write_manifest("good", (override){"license", "Apache-2.0\ndistribution: other-packages"});
+    assert_int_equal(
+        rename(provider_file("good", ".provider.yaml").s, in_scratch("other/good.provider.yaml").s),
+        0);
+    write_manifest("good", (override){NULL, NULL});
+    snprintf(path, 1024, "%s/other/good.so", scratch);
+}
+
+/* Two configurations of one process: the object is shared, what is reported is not. */
+static void expect_two_places(const fti_provider *first, char *other) {
+    const fti_provider before = *first;
+    char *own = config.allow[0].path;
+    config.allow[0].path = other;
+    const fti_provider *second = resolve("testarch");
+    assert_ptr_equal(second->table, first->table);
+    assert_string_equal(second->path, other);
+    assert_string_equal(second->sha256, first->sha256);
+    assert_string_equal(second->manifest->path, in_scratch("other/good.provider.yaml").s);
+    assert_string_equal(second->manifest->distribution, "other-packages");
+    assert_ptr_equal(resolve("testarch"), second);
+    config.allow[0].path = own;
+    assert_ptr_equal(resolve("testarch"), first);
+    assert_memory_equal(first, &before, sizeof before);
+    assert_string_equal(first->path, library("good").s);
+    assert_string_equal(first->manifest->distribution, "");
+    assert_int_equal(runs_of("good"), 1);
+    assert_int_equal(watched.calls, 1);
+}
+
+static void reports_each_place_of_pinned_bytes(void **state) {
+    (void)state;
+    char hex[65], other[1024];
+    size_t size;
+    struct stat st;
+    install("good");
+    pin_to_present_bytes(allow("good"), hex);
+    allow_elsewhere(other);
+    unsigned char *bytes = read_file(library("good").s, &size);
+    write_file(other, bytes, size, 0644);
+    free(bytes);
+    const fti_provider *first = resolve("testarch");
+    expect_two_places(first, other);
+    config.allow[0].path = other;
+    assert_int_equal(stat(other, &st), 0);
+    assert_int_equal(resolve("testarch")->inode, st.st_ino);
+}
+
+/* As after an upgrade that brings the same library under another package's name. */
+static void reports_each_manifest_of_a_file(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    const fti_provider *first = resolve("testarch");
+    write_manifest("good", (override){"license", "Apache-2.0\ndistribution: other-packages"});
+    const fti_provider *second = resolve("testarch");
+    assert_ptr_equal(second->table, first->table);
+    assert_string_equal(first->manifest->distribution, "");
+    assert_string_equal(second->manifest->distribution, "other-packages");
+    assert_int_equal(watched.calls, 1);
+}
+
+static void reports_each_name_of_a_file(void **state) {
+    (void)state;
+    char other[1024];
+    install("good");
+    allow("good");
+    allow_elsewhere(other);
+    assert_int_equal(link(library("good").s, other), 0);
+    expect_two_places(resolve("testarch"), other);
 }
 
 /* Between the checks and the load: as an installer that writes in place. */
@@ -530,6 +612,27 @@ static void changed_after_load(void **state) {
     allow("good");
     resolve("testarch");
     struct timespec times[2] = {{0, UTIME_OMIT}, {1000, 0}};
+    assert_int_equal(utimensat(AT_FDCWD, library("good").s, times, 0), 0);
+    refuse_pair("testarch", "gguf", FTK_E_PROVIDER_LOAD, "start the program again");
+    assert_int_equal(watched.calls, 1);
+}
+
+/* Size and time tell nothing if the writer sets them back. */
+static void changed_after_load_at_the_same_time(void **state) {
+    (void)state;
+    struct stat st;
+    unsigned char last;
+    install("good");
+    allow("good");
+    resolve("testarch");
+    assert_int_equal(stat(library("good").s, &st), 0);
+    /* The trailer alone: the rest is mapped by this process, and is code of it. */
+    int fd = open(library("good").s, O_RDWR | O_CLOEXEC);
+    assert_int_equal(pread(fd, &last, 1, st.st_size - 1), 1);
+    last ^= 1;
+    assert_int_equal(pwrite(fd, &last, 1, st.st_size - 1), 1);
+    assert_int_equal(close(fd), 0);
+    const struct timespec times[2] = {st.st_atim, st.st_mtim};
     assert_int_equal(utimensat(AT_FDCWD, library("good").s, times, 0), 0);
     refuse_pair("testarch", "gguf", FTK_E_PROVIDER_LOAD, "start the program again");
     assert_int_equal(watched.calls, 1);
@@ -835,11 +938,15 @@ int main(int argc, char **argv) {
         CASE(judges_entry_symbols),
         CASE(wrong_digest),
         CASE(right_digest),
+        CASE(reports_each_place_of_pinned_bytes),
+        CASE(reports_each_manifest_of_a_file),
+        CASE(reports_each_name_of_a_file),
         CASE(pin_defeats_writing_in_place),
         CASE(without_a_pin_writing_in_place_wins),
         CASE(held_descriptor_defeats_renames),
         CASE(a_new_file_is_a_new_load),
         CASE(changed_after_load),
+        CASE(changed_after_load_at_the_same_time),
         CASE(undefined_symbol),
         CASE(judges_entries),
         CASE(judges_tables),

@@ -6,6 +6,10 @@
 
 #include "backend/backend.h"
 
+#include <sys/auxv.h>
+
+#define STRANGER ((uid_t)65534)
+
 static text module_path(void) {
     return in_scratch("libfreetoken-test.so");
 }
@@ -20,6 +24,8 @@ static void refuse_module(const char *path, const char *part) {
     size_t descriptors = open_descriptors();
     expect_status(fti_module_load(path, FTI_BACKEND_MODULE_ENTRY, &entry, &err),
                   FTK_E_DEVICE_UNAVAILABLE, &err, part);
+    assert_non_null(strstr(err.message, "backend module "));
+    assert_null(strstr(err.message, "provider"));
     assert_null(entry);
     assert_int_equal(watched.calls, 0);
     assert_int_equal(runs_of("module"), 0);
@@ -83,14 +89,56 @@ static void lies_beside_the_library(void **state) {
     assert_string_equal(path + strlen(self), "/freetoken/backends/libfreetoken-x.so");
 }
 
+/* Run by itself as a program that is setuid to another user. */
+static int as_child(const char *folder) {
+    ftk_error err = FTK_ERROR_INIT;
+    void *entry = NULL;
+    snprintf(scratch, sizeof scratch, "%s", folder);
+    if (getauxval(AT_SECURE) == 0) return 77;
+    ftk_status status = fti_module_load(module_path().s, FTI_BACKEND_MODULE_ENTRY, &entry, &err);
+    return status != FTK_E_DEVICE_UNAVAILABLE || entry || watched.calls ||
+           !strstr(err.message, "secure execution");
+}
+
+static void secure_execution(void **state) {
+    (void)state;
+    if (geteuid() != 0) {
+        print_message("skip: only root can make a program setuid to another user\n");
+        skip();
+    }
+    size_t size;
+    text program = in_scratch("program");
+    install_module("module");
+    unsigned char *self = read_file("/proc/self/exe", &size);
+    write_file(program.s, self, size, 0755);
+    free(self);
+    assert_int_equal(chown(program.s, STRANGER, 0), 0);
+    assert_int_equal(chmod(program.s, 04755), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        execl(program.s, program.s, "--child", scratch, (char *)NULL);
+        _exit(127);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) {
+        print_message("skip: this system gives a setuid program no secure execution\n");
+        skip();
+    }
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_int_equal(runs_of("module"), 0);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, scratch_teardown)
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "--child") == 0) _exit(as_child(argv[2]));
     const struct CMUnitTest tests[] = {
-        CASE(loads_once),
-        CASE(judges_the_file),
-        CASE(judges_the_bytes),
-        CASE(lies_beside_the_library),
+        CASE(loads_once),       CASE(judges_the_file),
+        CASE(judges_the_bytes), CASE(lies_beside_the_library),
+        CASE(secure_execution),
     };
     return cmocka_run_group_tests_name("test_module", tests, NULL, NULL);
 }

@@ -175,12 +175,151 @@ static void hardware_by_match(void **state) {
     refuse(allow_line("picky").s, FTK_E_PROVIDER_HARDWARE, "found no cpu.quantum, wanted 1");
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, scratch_teardown)
+/* ---- modules of the library ---- */
 
-int main(void) {
+/* This program, copied, is the library that the module lies beside. Its message goes to a
+ * file. */
+static int as_child(const char *folder) {
+    ftk_error err = FTK_ERROR_INIT;
+    ftk_config *c;
+    ftk_engine *engine = NULL;
+    snprintf(scratch, sizeof scratch, "%s", folder);
+    ftk_status status = ftk_config_load(in_scratch("config.yaml").s, &c, &err);
+    if (status != FTK_OK) return 1;
+    status = ftk_engine_open(c, DEMO_MODEL, NULL, &engine, &err);
+    ftk_config_free(c);
+    text said = format("%s: %s", ftk_status_name(status), err.message);
+    write_file(in_scratch("said").s, said.s, strlen(said.s), 0600);
+    return engine ? 2 : 0;
+}
+
+static void copy_to(const char *from, const char *to, mode_t mode) {
+    size_t size;
+    unsigned char *bytes = read_file(from, &size);
+    write_file(to, bytes, size, mode);
+    free(bytes);
+}
+
+/* Whether code of `fixture` ran in a child. */
+static bool ran(const char *fixture) {
+    return access(format("%s/ran/%s", scratch, fixture).s, F_OK) == 0;
+}
+
+static text module_path(void) {
+    return in_scratch("freetoken/backends/libfreetoken-cuda.so");
+}
+
+/* What a child says that opens an engine on backend.kind cuda, line 1 of its configuration. */
+static text open_with_module(const char *allowed) {
+    text program = in_scratch("program"), yaml = config_with(allowed);
+    yaml = format("backend: {kind: cuda}\n%s", yaml.s);
+    write_file(in_scratch("config.yaml").s, yaml.s, strlen(yaml.s), 0644);
+    copy_to("/proc/self/exe", program.s, 0755);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (setenv("FTK_TEST_SENTINEL", in_scratch("ran").s, 1) != 0) _exit(126);
+        execl(program.s, program.s, "--child", scratch, (char *)NULL);
+        _exit(127);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    size_t size;
+    unsigned char *bytes = read_file(in_scratch("said").s, &size);
+    text said = format("%.*s", (int)size, (const char *)bytes);
+    free(bytes);
+    return said;
+}
+
+static void expect_said(const text *said, const char *part) {
+    if (!strstr(said->s, part)) fail_msg("no '%s' in: %s", part, said->s);
+}
+
+static text file_of(const char *name) {
+    return format("%s/%s.so", folder_of(name).s, name);
+}
+
+static int setup_modules(void **state) {
+    if (setup(state) != 0) return -1;
+    make_folder(in_scratch("ran").s, 0755);
+    make_folder(in_scratch("freetoken").s, 0755);
+    make_folder(in_scratch("freetoken/backends").s, 0755);
+    describe("takes_cuda", "backends", "[cpu, cuda]");
+    describe("one", "", "");
+    /* As the fixture says of itself. */
+    text manifest = format("%s/takes_cuda.provider.yaml", folder_of("takes_cuda").s);
+    size_t size;
+    unsigned char *bytes = read_file(manifest.s, &size);
+    text lines = format("%.*s", (int)size, (const char *)bytes);
+    free(bytes);
+    char *containers = strstr(lines.s, "[gguf]");
+    text both = format("%.*s[gguf, ftw]%s", (int)(containers - lines.s), lines.s, containers + 6);
+    write_file(manifest.s, both.s, strlen(both.s), 0644);
+    copy_to(FTK_FIXTURES "/takes_cuda.so", file_of("takes_cuda").s, 0644);
+    copy_to(FTK_FIXTURES "/module.so", module_path().s, 0644);
+    return 0;
+}
+
+/* Everything that refuses the provider comes before code of the module. */
+static void the_provider_is_judged_first(void **state) {
+    (void)state;
+    text said = open_with_module("");
+    expect_said(&said, "FTK_E_PROVIDER_NOT_ALLOWED");
+    said = open_with_module("    - {name: none, path: '/nowhere/none.so'}\n");
+    expect_said(&said, "FTK_E_PROVIDER_MANIFEST");
+    said = open_with_module(allow_line("one").s);
+    expect_said(&said, "FTK_E_PROVIDER_HARDWARE");
+    expect_said(&said, "found backends 'cpu', wanted 'cuda'");
+    write_file(file_of("takes_cuda").s, "no code", 7, 0644);
+    said = open_with_module(allow_line("takes_cuda").s);
+    expect_said(&said, "FTK_E_PROVIDER_ELF");
+    assert_false(ran("module") || ran("takes_cuda"));
+}
+
+static void a_refused_module_is_named(void **state) {
+    (void)state;
+    copy_to(FTK_FIXTURES "/module_runpath.so", module_path().s, 0644);
+    text said = open_with_module(allow_line("takes_cuda").s);
+    text start = format("FTK_E_DEVICE_UNAVAILABLE: %s:1: backend.kind: cuda: backend module '%s'",
+                        in_scratch("config.yaml").s, module_path().s);
+    expect_said(&said, start.s);
+    expect_said(&said, "DT_RUNPATH");
+    expect_said(&said, "wanted none");
+    expect_said(&said, "set backend.kind to cpu or auto");
+    assert_null(strstr(said.s, "provider"));
+    assert_false(ran("module") || ran("takes_cuda"));
+}
+
+/* It runs, since the provider would; that it gives no backend stops the engine. */
+static void a_module_without_a_backend(void **state) {
+    (void)state;
+    copy_to(FTK_FIXTURES "/module_empty.so", module_path().s, 0644);
+    text said = open_with_module(allow_line("takes_cuda").s);
+    text start = format("FTK_E_DEVICE_UNAVAILABLE: %s:1: backend.kind: cuda: its backend module",
+                        in_scratch("config.yaml").s);
+    expect_said(&said, start.s);
+    expect_said(&said, "found no backend, wanted one");
+    assert_true(ran("module"));
+    assert_false(ran("takes_cuda"));
+}
+
+#define MODULE_CASE(name) cmocka_unit_test_setup_teardown(name, setup_modules, scratch_teardown)
+#define CASE(name)        cmocka_unit_test_setup_teardown(name, setup, scratch_teardown)
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "--child") == 0) _exit(as_child(argv[2]));
     const struct CMUnitTest tests[] = {
-        CASE(the_counter_counts),  CASE(not_allowed), CASE(two_owners),
-        CASE(levels_and_versions), CASE(hardware),    CASE(hardware_by_match),
+        CASE(the_counter_counts),
+        CASE(not_allowed),
+        CASE(two_owners),
+        CASE(levels_and_versions),
+        CASE(hardware),
+        CASE(hardware_by_match),
+        MODULE_CASE(the_provider_is_judged_first),
+        MODULE_CASE(a_refused_module_is_named),
+        MODULE_CASE(a_module_without_a_backend),
     };
     return cmocka_run_group_tests_name("test_rejections", tests, NULL, NULL);
 }

@@ -97,11 +97,15 @@ static int finish(const worker *w, text *said) {
     return WEXITSTATUS(status);
 }
 
-static text write_config(void) {
+static text write_config_for(const char *file) {
     text path = in_scratch("config.yaml");
-    text yaml = format("providers:\n  allow:\n    - {name: good, path: '%s'}\n", library("good").s);
+    text yaml = format("providers:\n  allow:\n    - {name: good, path: '%s'}\n", file);
     write_file(path.s, yaml.s, strlen(yaml.s), 0644);
     return path;
+}
+
+static text write_config(void) {
+    return write_config_for(library("good").s);
 }
 
 static text own_record(void) {
@@ -143,6 +147,27 @@ static void a_worker_with_another_file_stops(void **state) {
     assert_non_null(strstr(said.s, "found 'sha256="));
     assert_int_equal(runs_of("evil"), 0);
     assert_int_equal(runs_of("good"), 1);
+}
+
+/* The parent has the same object from two configurations: the record is that of the second. */
+static void a_worker_of_the_second_place_resolves_it(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    text first = own_record(), said, other = in_scratch("other/good.so");
+    make_folder(in_scratch("other").s, 0755);
+    assert_int_equal(link(library("good").s, other.s), 0);
+    assert_int_equal(
+        link(provider_file("good", ".provider.yaml").s, in_scratch("other/good.provider.yaml").s),
+        0);
+    config.allow[0].path = other.s;
+    text second = own_record(), path = write_config_for(other.s);
+    assert_string_not_equal(first.s, second.s);
+    worker w = start("resolve", path.s, second.s);
+    int code = finish(&w, &said);
+    if (code != 0) fail_msg("exit code %d: %s", code, said.s);
+    assert_string_equal(said.s, second.s);
+    assert_int_equal(runs_of("good"), 2);
 }
 
 /* The configuration may have changed instead. */
@@ -210,6 +235,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         CASE(three_workers_resolve_the_same),
         CASE(a_worker_with_another_file_stops),
+        CASE(a_worker_of_the_second_place_resolves_it),
         CASE(a_worker_that_is_allowed_nothing_stops),
         CASE(engines_of_workers),
         CASE(a_bare_fork_loads_nothing),

@@ -591,6 +591,8 @@ static const bad_case bad_cases[] = {
           NULL),
     VALUE("search entry is absent", "providers:\n  search:\n    -\n",
           ":3: providers.search[0]: found nothing, allowed: an absolute path", NULL),
+    VALUE("search entry is there twice", "providers:\n  search:\n    - /a\n    - /b\n    - /a\n",
+          ":5: providers.search[2]: found '/a' a second time, allowed: each folder once", NULL),
     VALUE("search entry ends in /", "providers: {search: [/a/]}\n",
           ":1: providers.search[0]: found '/a/'", "empty component (// or a / at the end)"),
     VALUE("allow is a mapping", "providers: {allow: {name: a}}\n",
