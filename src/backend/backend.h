@@ -12,10 +12,24 @@
 #define FTI_BACKEND_H
 
 #include "core/base.h"
+#include "freetoken/device/quant.h"
 
 typedef struct fti_backend fti_backend;
 typedef struct fti_graph fti_graph;
 typedef struct fti_event fti_event;
+
+/* Of n elements of a cached vector; for Q8_0 a multiple of 32. */
+static inline uint64_t fti_kv_bytes(uint32_t type, uint64_t n) {
+    if (type == FTK_TYPE_Q8_0) return n / 32 * FTK_Q8_0_BYTES;
+    return n * (type == FTK_TYPE_F32 ? 4 : 2);
+}
+
+/* Bits of the CPU backend's kernel mask. A masked capability is not reported either, so
+ * that a provider's variants follow the same configuration. */
+#define FTI_CPU_MASK_AVX2        1u
+#define FTI_CPU_MASK_AVX512F     2u /* with BW, DQ and VL */
+#define FTI_CPU_MASK_AVX512_VNNI 4u
+#define FTI_CPU_MASK_NEON        8u
 
 typedef struct fti_backend_options {
     uint32_t threads;     /* 0: as many as affinity and cgroup allow */

@@ -5,7 +5,6 @@
  */
 #include "core/engine.h"
 #include "core/gguf.h"
-#include "freetoken/device/quant.h"
 
 /* Mapped weights must begin at a multiple of this; GGUF's default is 32. */
 #define WEIGHT_ALIGN 32u
@@ -166,11 +165,6 @@ static void count_weights(const ftk_engine *e, fti_budget_request *r) {
     }
 }
 
-static uint64_t kv_bytes(const ftk_engine *e, uint64_t elements) {
-    if (e->kv_type == FTK_TYPE_Q8_0) return elements / 32 * FTK_Q8_0_BYTES;
-    return elements * (e->kv_type == FTK_TYPE_F32 ? 4 : 2);
-}
-
 static ftk_status check_kv_type(const ftk_engine *e, ftk_error *err) {
     for (uint64_t i = 0; e->kv_type == FTK_TYPE_Q8_0 && i < e->plan.kv_layer_count; i++) {
         const ftk_kv_layer *kv = kv_at(&e->plan, i);
@@ -188,7 +182,8 @@ static uint64_t kv_bytes_per_token(const ftk_engine *e) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < e->plan.kv_layer_count; i++) {
         const ftk_kv_layer *kv = kv_at(&e->plan, i);
-        sum += kv->kv_heads * (kv_bytes(e, kv->key_dim) + kv_bytes(e, kv->value_dim));
+        sum += kv->kv_heads *
+               (fti_kv_bytes(e->kv_type, kv->key_dim) + fti_kv_bytes(e->kv_type, kv->value_dim));
     }
     return sum;
 }
@@ -267,10 +262,10 @@ static ftk_status allocate_kv(ftk_engine *e, ftk_error *err) {
     for (uint64_t i = 0; i < e->plan.kv_layer_count; i++) {
         const ftk_kv_layer *kv = kv_at(&e->plan, i);
         fti_block *block = &e->kv_blocks[2 * i];
-        FTI_TRY(allocate_block(e, tokens * kv->kv_heads * kv_bytes(e, kv->key_dim), "keys",
-                               &block[0], err));
-        FTI_TRY(allocate_block(e, tokens * kv->kv_heads * kv_bytes(e, kv->value_dim), "values",
-                               &block[1], err));
+        FTI_TRY(allocate_block(e, tokens * kv->kv_heads * fti_kv_bytes(e->kv_type, kv->key_dim),
+                               "keys", &block[0], err));
+        FTI_TRY(allocate_block(e, tokens * kv->kv_heads * fti_kv_bytes(e->kv_type, kv->value_dim),
+                               "values", &block[1], err));
         e->kv[i] = (ftk_kv_view){.struct_size = (uint32_t)sizeof(ftk_kv_view),
                                  .type = e->kv_type,
                                  .kv_heads = kv->kv_heads,

@@ -18,13 +18,11 @@ typedef struct variant {
     bool graph; /* recorded, then replayed */
 } variant;
 
-#define MASK_AVX2 1u /* of backend.kernels: what machines without AVX-512 run */
-
 /* Three threads divide nothing evenly. */
 static const variant variants[] = {
     {"kernels=reference threads=3", 0, 3, false},
     {"kernels=reference graph", 0, 1, true},
-    {"kernels=0x1 threads=3", MASK_AVX2, 3, false},
+    {"kernels=0x1 threads=3", FTI_CPU_MASK_AVX2, 3, false},
     {"kernels=auto threads=1", UINT32_MAX, 1, false},
     {"kernels=auto threads=3", UINT32_MAX, 3, false},
     {"kernels=auto threads=3 graph", UINT32_MAX, 3, true},
@@ -272,7 +270,7 @@ typedef struct setting {
 static const setting settings[] = {
     {"kernels=reference graphs=off", 0, FTI_OFF},
     {"kernels=reference graphs=on", 0, FTI_ON},
-    {"kernels=0x1 graphs=on", MASK_AVX2, FTI_ON},
+    {"kernels=0x1 graphs=on", FTI_CPU_MASK_AVX2, FTI_ON},
     {"kernels=auto graphs=off", UINT32_MAX, FTI_OFF},
     {"kernels=auto graphs=on", UINT32_MAX, FTI_ON},
 };

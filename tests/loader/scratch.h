@@ -92,6 +92,20 @@ static inline unsigned char *read_file(const char *path, size_t *size) {
     return data;
 }
 
+#define STRANGER ((uid_t)65534)
+
+/* This program again, as root makes one that runs with another user's rights. */
+static inline text setuid_copy(void) {
+    size_t size;
+    text program = in_scratch("program");
+    unsigned char *self = read_file("/proc/self/exe", &size);
+    write_file(program.s, self, size, 0755);
+    free(self);
+    assert_int_equal(chown(program.s, STRANGER, 0), 0);
+    assert_int_equal(chmod(program.s, 04755), 0);
+    return program;
+}
+
 static inline size_t open_descriptors(void) {
     size_t count = 0;
     DIR *folder = opendir("/proc/self/fd");

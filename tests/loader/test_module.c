@@ -8,8 +8,6 @@
 
 #include <sys/auxv.h>
 
-#define STRANGER ((uid_t)65534)
-
 static text module_path(void) {
     return in_scratch("libfreetoken-test.so");
 }
@@ -106,14 +104,8 @@ static void secure_execution(void **state) {
         print_message("skip: only root can make a program setuid to another user\n");
         skip();
     }
-    size_t size;
-    text program = in_scratch("program");
     install_module("module");
-    unsigned char *self = read_file("/proc/self/exe", &size);
-    write_file(program.s, self, size, 0755);
-    free(self);
-    assert_int_equal(chown(program.s, STRANGER, 0), 0);
-    assert_int_equal(chmod(program.s, 04755), 0);
+    text program = setuid_copy();
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {

@@ -18,7 +18,6 @@
  * those it was given. */
 #define PATH_STATUS FTK_E_CONFIG_READ
 #define MODE_STATUS FTK_E_CONFIG_TRUST
-#define STRANGER    ((uid_t)65534)
 
 static ftk_status open_and_close(const char *path, ftk_error *err) {
     int fd = -1;

@@ -164,9 +164,10 @@ void fti_cpu_count(fti_stream_counts *counts, ftk_cpu_kernel function, uint64_t 
 }
 
 static void choose_kernels(fti_cpu_backend *backend) {
-    uint32_t usable = fti_cpu_features() & backend->kernel_mask;
+    uint32_t reason;
+    const char *lacks;
     size_t i = 0;
-    while (tables[i].needs & ~usable) i++;
+    while (operator_variant(&backend->base, i, &reason, &lacks) && reason != FTK_REASON_NONE) i++;
     backend->kernels = *tables[i].kernels;
 }
 

@@ -24,13 +24,6 @@ typedef struct fti_cpu_backend {
     atomic_ullong memory_used;
 } fti_cpu_backend;
 
-/* Bits of the kernel mask. A masked capability is not reported either, so that a
- * provider's variants follow the same configuration. */
-#define FTI_CPU_MASK_AVX2        1u
-#define FTI_CPU_MASK_AVX512F     2u
-#define FTI_CPU_MASK_AVX512_VNNI 4u
-#define FTI_CPU_MASK_NEON        8u
-
 /* ---- backend.c ---- */
 
 /* Adds one execution of a kernel to what a stream has done. */

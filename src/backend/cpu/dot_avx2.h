@@ -12,7 +12,7 @@
 #ifndef FTI_CPU_DOT_AVX2_H
 #define FTI_CPU_DOT_AVX2_H
 
-#include "backend/cpu/dot_single.h"
+#include "backend/cpu/dot_x86.h"
 
 /* Four rows of one K-quant group: value = d * scale * (q - bias) - dmin * min. */
 typedef struct k_panel {
@@ -149,13 +149,9 @@ static inline __m128 k_join(const k_sums *x, uint32_t type, const float *d4, con
                             float d_a) {
     __m128i whole = fold4(x->whole[0], x->whole[1], x->whole[2], x->whole[3]);
     __m128i offset = fold4(x->offset[0], x->offset[1], x->offset[2], x->offset[3]);
-    __m128 d = _mm_loadu_ps(d4), scale = _mm_set1_ps(d_a);
-    if (type == FTK_TYPE_Q6_K) {
-        whole = _mm_sub_epi32(whole, _mm_slli_epi32(offset, 5));
-        return _mm_mul_ps(scale, _mm_mul_ps(d, _mm_cvtepi32_ps(whole)));
-    }
-    __m128 minima = _mm_mul_ps(_mm_loadu_ps(dmin4), _mm_cvtepi32_ps(offset));
-    return _mm_mul_ps(scale, _mm_fmsub_ps(d, _mm_cvtepi32_ps(whole), minima));
+    if (type == FTK_TYPE_Q6_K) whole = _mm_sub_epi32(whole, _mm_slli_epi32(offset, 5));
+    __m128 term = join(type, _mm_loadu_ps(d4), _mm_loadu_ps(dmin4), whole, offset);
+    return _mm_mul_ps(_mm_set1_ps(d_a), term);
 }
 
 static inline __m256i scaled(__m256i q, const int8_t *a, __m256i scale) {
@@ -289,13 +285,9 @@ static void unpack_k(uint32_t type, const uint8_t *block, k_panel *p, uint32_t r
         unpack_q6_k(block, p, r);
 }
 
-INLINE void panel_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const *rows,
-                    uint32_t row_count, const tile *t, panel_sums acc) {
+INLINE void tile_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const *rows,
+                   const tile *t, panel_sums acc) {
     k_panel p;
-    if (t->count == 1) {
-        single_k(type, m, rows, row_count, t->in[0], acc[0]);
-        return;
-    }
     for (uint32_t u = 0; u < m->cols / 256; u++) {
         for (uint32_t r = 0; r < PANEL_ROWS; r++)
             unpack_k(type, rows[r] + (size_t)u * k_bytes(type), &p, r);
@@ -306,17 +298,6 @@ INLINE void panel_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const
             add_shared(type, &p, m, u, in, count, acc + n);
         }
     }
-}
-
-/* acc[n] += terms, group after group. t->in[n] is a row in A256. */
-static void dot_panel_k(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t row_count,
-                        const tile *t, panel_sums acc) {
-    if (m->type == FTK_TYPE_Q4_K)
-        panel_k(FTK_TYPE_Q4_K, m, rows, row_count, t, acc);
-    else if (m->type == FTK_TYPE_Q5_K)
-        panel_k(FTK_TYPE_Q5_K, m, rows, row_count, t, acc);
-    else
-        panel_k(FTK_TYPE_Q6_K, m, rows, row_count, t, acc);
 }
 
 /* ---- Q8_0 ---- */
@@ -365,6 +346,12 @@ INLINE __m128 q8_pairs(const int8_t *w, uint32_t stride, __m256 d_w, const int8_
     return q8_join(low, high, d_w, d_a);
 }
 
+INLINE void read_q8_inputs(const fti_cpu_matrix *m, const uint8_t *row, uint32_t first,
+                           q8_inputs *out) {
+    out->a = (const int8_t *)row + first;
+    out->d = (const float *)(const void *)(row + m->cols + first / 32 * 4);
+}
+
 INLINE __m128 single_leaves(const uint8_t *block, const q8_inputs *in) {
     const uint32_t b = FTK_Q8_0_BYTES;
     __m256 d = _mm256_set_m128(read_halves(block + 4 * (size_t)b, b), read_halves(block, b));
@@ -391,8 +378,8 @@ static void fill_tail(const int8_t *a, const float *d, uint32_t blocks, q8_tail 
 }
 
 /* A group of `blocks` leaves for every row of a tile. */
-static void add_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t first,
-                           uint32_t blocks, const tile *t, panel_sums acc) {
+static void tile_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t first,
+                            uint32_t blocks, const tile *t, panel_sums acc) {
     q8_panel p;
     q8_tail tail;
     for (uint32_t r = 0; r < PANEL_ROWS; r++) {
@@ -409,35 +396,6 @@ static void add_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, 
         }
         __m128 term = q8_terms(&p, a, _mm256_loadu_ps(d));
         _mm_storeu_ps(acc[n], _mm_add_ps(_mm_loadu_ps(acc[n]), term));
-    }
-}
-
-/* Whole groups for a single row of activations. */
-static void single_groups_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows,
-                               uint32_t row_count, const uint8_t *in, float *acc) {
-    uint32_t groups = m->cols / 256;
-    for (uint32_t u = 0; u < groups; u += PIECE_GROUPS) {
-        q8_inputs inputs[PIECE_GROUPS];
-        uint32_t count = groups - u < PIECE_GROUPS ? groups - u : PIECE_GROUPS;
-        for (uint32_t i = 0; i < count; i++) {
-            const uint8_t *d = in + m->cols + 32 * (size_t)(u + i);
-            inputs[i].a = (const int8_t *)in + 256 * (size_t)(u + i);
-            inputs[i].d = (const float *)(const void *)d;
-        }
-        single_q8_0(rows, row_count, u, count, inputs, acc);
-    }
-}
-
-static void dot_panel_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t row_count,
-                           const tile *t, panel_sums acc) {
-    uint32_t first = 0;
-    if (t->count == 1) {
-        single_groups_q8_0(m, rows, row_count, t->in[0], acc[0]);
-        first = m->cols / 256 * 256;
-    }
-    for (; first < m->cols; first += 256) {
-        uint32_t blocks = m->cols - first < 256 ? (m->cols - first) / 32 : 8;
-        add_group_q8_0(m, rows, first, blocks, t, acc);
     }
 }
 

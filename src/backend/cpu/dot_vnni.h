@@ -14,7 +14,7 @@
 #ifndef FTI_CPU_DOT_VNNI_H
 #define FTI_CPU_DOT_VNNI_H
 
-#include "backend/cpu/dot_single.h"
+#include "backend/cpu/dot_x86.h"
 
 /* ---- lanes ---- */
 
@@ -396,15 +396,10 @@ INLINE void tile_group_k(uint32_t type, const fti_cpu_matrix *m, const k_panel *
     }
 }
 
-INLINE void panel_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const *rows,
-                    uint32_t row_count, const tile *t, panel_sums acc) {
-    uint32_t groups = m->cols / 256;
-    if (t->count == 1) {
-        single_k(type, m, rows, row_count, t->in[0], acc[0]);
-        return;
-    }
-    for (uint32_t u = 0; u < groups; u++) {
-        k_panel p;
+INLINE void tile_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const *rows,
+                   const tile *t, panel_sums acc) {
+    k_panel p;
+    for (uint32_t u = 0; u < m->cols / 256; u++) {
         size_t at = (size_t)u * k_bytes(type);
         if (type == FTK_TYPE_Q4_K)
             unpack_q4_k(rows, at, &p);
@@ -414,17 +409,6 @@ INLINE void panel_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const
             unpack_q6_k(rows, at, &p);
         tile_group_k(type, m, &p, u, t, acc);
     }
-}
-
-/* acc[n] += terms, group after group. t->in[n] is a row in A256. */
-static void dot_panel_k(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t row_count,
-                        const tile *t, panel_sums acc) {
-    if (m->type == FTK_TYPE_Q4_K)
-        panel_k(FTK_TYPE_Q4_K, m, rows, row_count, t, acc);
-    else if (m->type == FTK_TYPE_Q5_K)
-        panel_k(FTK_TYPE_Q5_K, m, rows, row_count, t, acc);
-    else
-        panel_k(FTK_TYPE_Q6_K, m, rows, row_count, t, acc);
 }
 
 /* ---- Q8_0 ----
@@ -488,18 +472,6 @@ INLINE __m128 single_leaves(const uint8_t *block, const q8_inputs *in) {
     __m128 e = _mm_mul_ps(read_halves(block, 2 * FTK_Q8_0_BYTES), d_even);
     __m128 o = _mm_mul_ps(read_halves(block + FTK_Q8_0_BYTES, 2 * FTK_Q8_0_BYTES), d_odd);
     return _mm_fmadd_ps(o, _mm_cvtepi32_ps(odd), _mm_mul_ps(e, _mm_cvtepi32_ps(even)));
-}
-
-/* Whole groups for a single row of activations. */
-static void single_groups_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows,
-                               uint32_t row_count, const uint8_t *row, float *acc) {
-    uint32_t groups = m->cols / 256;
-    for (uint32_t u = 0; u < groups; u += PIECE_GROUPS) {
-        q8_inputs in[PIECE_GROUPS];
-        uint32_t count = groups - u < PIECE_GROUPS ? groups - u : PIECE_GROUPS;
-        for (uint32_t i = 0; i < count; i++) read_q8_inputs(m, row, 256 * (u + i), &in[i]);
-        single_q8_0(rows, row_count, u, count, in, acc);
-    }
 }
 
 /* Sixteen rows of a group, one in each lane; absent leaves have d = +0. */
@@ -573,17 +545,6 @@ static void tile_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows,
         default: q8_terms(&p, in, SHARED_ROWS, acc + n);
         }
     }
-}
-
-static void dot_panel_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t row_count,
-                           const tile *t, panel_sums acc) {
-    uint32_t groups = m->cols / 256, rest = m->cols % 256 / 32;
-    if (t->count == 1) {
-        single_groups_q8_0(m, rows, row_count, t->in[0], acc[0]);
-    } else {
-        for (uint32_t u = 0; u < groups; u++) tile_group_q8_0(m, rows, 256 * u, 8, t, acc);
-    }
-    if (rest) tile_group_q8_0(m, rows, 256 * groups, rest, t, acc);
 }
 
 #endif

@@ -8,6 +8,7 @@
  * types take the path below everywhere. FTI_CPU_LANES names the sixteen lanes of an
  * instruction set, for attention and the conversion of halves.
  */
+#include "backend/backend.h"
 #include "backend/cpu/kernels.h"
 
 #include "freetoken/device/dot.h"
@@ -474,11 +475,6 @@ static uint64_t cache_vector(const fti_cpu_cache *c, uint64_t sequence, uint32_t
     return (page * c->page_tokens + p % c->page_tokens) * c->kv_heads;
 }
 
-static uint64_t vector_bytes(uint32_t type, uint64_t n) {
-    if (type == FTK_TYPE_Q8_0) return n / 32 * FTK_Q8_0_BYTES;
-    return n * (type == FTK_TYPE_F32 ? 4 : 2);
-}
-
 static void store_vector(uint32_t type, uint8_t *out, const float *x, uint32_t n) {
     uint16_t *half = (uint16_t *)(void *)out;
     switch (type) {
@@ -522,9 +518,9 @@ static void kv_append(const void *args, uint64_t begin, uint64_t end) {
         int32_t sequence = c->row_sequence[r];
         if (sequence < 0) continue;
         uint64_t at = cache_vector(c, (uint64_t)sequence, (uint32_t)c->positions[r]);
-        store_vector(c->type, (uint8_t *)c->keys + at * vector_bytes(c->type, c->key_dim),
+        store_vector(c->type, (uint8_t *)c->keys + at * fti_kv_bytes(c->type, c->key_dim),
                      a->k + r * a->k_stride, c->kv_heads * c->key_dim);
-        store_vector(c->type, (uint8_t *)c->values + at * vector_bytes(c->type, c->value_dim),
+        store_vector(c->type, (uint8_t *)c->values + at * fti_kv_bytes(c->type, c->value_dim),
                      a->v + r * a->v_stride, c->kv_heads * c->value_dim);
     }
 }
@@ -556,13 +552,13 @@ static uint32_t block_size(const attention_tile *t, uint32_t first) {
 static const uint8_t *key_at(const attention_tile *t, uint32_t p) {
     const fti_cpu_cache *c = &t->a->cache;
     uint64_t at = cache_vector(c, t->sequence, p) + t->kv_head;
-    return (const uint8_t *)c->keys + at * vector_bytes(c->type, c->key_dim);
+    return (const uint8_t *)c->keys + at * fti_kv_bytes(c->type, c->key_dim);
 }
 
 static const uint8_t *value_at(const attention_tile *t, uint32_t p) {
     const fti_cpu_cache *c = &t->a->cache;
     uint64_t at = cache_vector(c, t->sequence, p) + t->kv_head;
-    return (const uint8_t *)c->values + at * vector_bytes(c->type, c->value_dim);
+    return (const uint8_t *)c->values + at * fti_kv_bytes(c->type, c->value_dim);
 }
 
 static void score_plain(const attention_tile *t, uint32_t first, score_block out) {

@@ -1,15 +1,12 @@
 /*
- * dot_single.h: weights met by a single row of activations, as x86-64 has them with every
- * instruction set: a panel is read from its first byte to its last, block after block. That
- * is the order that the processor foresees, so nothing is prefetched by hand, and nothing
- * is unpacked to memory. Included by the headers of the instruction sets, which define
- *
- *   __m128 single_blocks(type, block[4], a[4], sums[4]): what four blocks of a K-quant have
- *   to say, before the activations' scales;
- *   __m128 single_leaves(block, q8_inputs): the four pairs of eight leaves of Q8_0.
+ * dot_x86.h: what the dot products of x86-64 share, whatever the instruction set: how a
+ * panel is gone through. For a single row of activations it is read from its first byte to
+ * its last, block after block. That is the order that the processor foresees, so nothing is
+ * prefetched by hand, and nothing is unpacked to memory. Included by the headers of the
+ * instruction sets, which define what is declared below.
  */
-#ifndef FTI_CPU_DOT_SINGLE_H
-#define FTI_CPU_DOT_SINGLE_H
+#ifndef FTI_CPU_DOT_X86_H
+#define FTI_CPU_DOT_X86_H
 
 #include <immintrin.h>
 
@@ -26,10 +23,20 @@ typedef struct q8_inputs {
     _Alignas(16) int32_t start[8];
 } q8_inputs;
 
+/* What four blocks of a K-quant have to say, before the activations' scales. */
 INLINE __m128 single_blocks(uint32_t type, const uint8_t *const *block, const int8_t *const *a,
                             const uint8_t *const *sums);
-
+/* The four pairs of eight leaves of Q8_0. */
 INLINE __m128 single_leaves(const uint8_t *block, const q8_inputs *in);
+/* Columns first .. first + 255 of a row of activations. */
+INLINE void read_q8_inputs(const fti_cpu_matrix *m, const uint8_t *row, uint32_t first,
+                           q8_inputs *out);
+/* A panel of a K-quant for any number of rows of activations. */
+INLINE void tile_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const *rows,
+                   const tile *t, panel_sums acc);
+/* `blocks` leaves of Q8_0 from column `first` on, for every row of a tile. */
+static void tile_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t first,
+                            uint32_t blocks, const tile *t, panel_sums acc);
 
 INLINE uint32_t k_bytes(uint32_t type) {
     return type == FTK_TYPE_Q4_K   ? FTK_Q4_K_BYTES
@@ -47,28 +54,35 @@ INLINE void read_pairs(const uint8_t *const *block, __m128 *d, __m128 *dmin) {
     *dmin = _mm_shuffle_ps(low, high, _MM_SHUFFLE(3, 1, 3, 1));
 }
 
-/* Four halves, `stride` bytes apart. */
-INLINE __m128 read_halves(const uint8_t *p, size_t stride) {
-    __m128i half = _mm_cvtsi32_si128(ftk_load_u16(p));
-    half = _mm_insert_epi16(half, ftk_load_u16(p + stride), 1);
-    half = _mm_insert_epi16(half, ftk_load_u16(p + 2 * stride), 2);
-    half = _mm_insert_epi16(half, ftk_load_u16(p + 3 * stride), 3);
+INLINE __m128 four_halves(const uint8_t *p0, const uint8_t *p1, const uint8_t *p2,
+                          const uint8_t *p3) {
+    __m128i half = _mm_cvtsi32_si128(ftk_load_u16(p0));
+    half = _mm_insert_epi16(half, ftk_load_u16(p1), 1);
+    half = _mm_insert_epi16(half, ftk_load_u16(p2), 2);
+    half = _mm_insert_epi16(half, ftk_load_u16(p3), 3);
     return _mm_cvtph_ps(half);
 }
 
+/* Four halves, `stride` bytes apart. */
+INLINE __m128 read_halves(const uint8_t *p, size_t stride) {
+    return four_halves(p, p + stride, p + 2 * stride, p + 3 * stride);
+}
+
 /* From the exact sums of scale * q * q_a and, unless the type is Q6_K, of minimum * q_a. */
+INLINE __m128 join(uint32_t type, __m128 d, __m128 dmin, __m128i whole, __m128i offset) {
+    __m128 product = _mm_cvtepi32_ps(whole);
+    if (type == FTK_TYPE_Q6_K) return _mm_mul_ps(d, product);
+    return _mm_fmsub_ps(d, product, _mm_mul_ps(dmin, _mm_cvtepi32_ps(offset)));
+}
+
 INLINE __m128 join_blocks(uint32_t type, const uint8_t *const *block, __m128i whole,
                           __m128i offset) {
-    __m128 d, dmin;
-    if (type == FTK_TYPE_Q6_K) {
-        __m128i half = _mm_cvtsi32_si128(ftk_load_u16(block[0] + 208));
-        half = _mm_insert_epi16(half, ftk_load_u16(block[1] + 208), 1);
-        half = _mm_insert_epi16(half, ftk_load_u16(block[2] + 208), 2);
-        half = _mm_insert_epi16(half, ftk_load_u16(block[3] + 208), 3);
-        return _mm_mul_ps(_mm_cvtph_ps(half), _mm_cvtepi32_ps(whole));
-    }
-    read_pairs(block, &d, &dmin);
-    return _mm_fmsub_ps(d, _mm_cvtepi32_ps(whole), _mm_mul_ps(dmin, _mm_cvtepi32_ps(offset)));
+    __m128 d, dmin = _mm_setzero_ps();
+    if (type == FTK_TYPE_Q6_K)
+        d = four_halves(block[0] + 208, block[1] + 208, block[2] + 208, block[3] + 208);
+    else
+        read_pairs(block, &d, &dmin);
+    return join(type, d, dmin, whole, offset);
 }
 
 /* Place of a group of columns in a panel; they are met row after row. */
@@ -144,6 +158,50 @@ INLINE void single_q8_0(const uint8_t *const *rows, uint32_t row_count, uint32_t
     }
     for (uint32_t r = 0; r < row_count; r++)
         for (uint32_t u = 0; u < groups; u++) acc[r] += terms[r * groups + u];
+}
+
+static void single_groups_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows,
+                               uint32_t row_count, const uint8_t *row, float *acc) {
+    uint32_t groups = m->cols / 256;
+    for (uint32_t u = 0; u < groups; u += PIECE_GROUPS) {
+        q8_inputs in[PIECE_GROUPS];
+        uint32_t count = groups - u < PIECE_GROUPS ? groups - u : PIECE_GROUPS;
+        for (uint32_t i = 0; i < count; i++) read_q8_inputs(m, row, 256 * (u + i), &in[i]);
+        single_q8_0(rows, row_count, u, count, in, acc);
+    }
+}
+
+/* ---- any number of rows of activations ---- */
+
+INLINE void panel_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const *rows,
+                    uint32_t row_count, const tile *t, panel_sums acc) {
+    if (t->count == 1)
+        single_k(type, m, rows, row_count, t->in[0], acc[0]);
+    else
+        tile_k(type, m, rows, t, acc);
+}
+
+/* acc[n] += terms, group after group. t->in[n] is a row in A256. */
+static void dot_panel_k(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t row_count,
+                        const tile *t, panel_sums acc) {
+    if (m->type == FTK_TYPE_Q4_K)
+        panel_k(FTK_TYPE_Q4_K, m, rows, row_count, t, acc);
+    else if (m->type == FTK_TYPE_Q5_K)
+        panel_k(FTK_TYPE_Q5_K, m, rows, row_count, t, acc);
+    else
+        panel_k(FTK_TYPE_Q6_K, m, rows, row_count, t, acc);
+}
+
+/* The same for rows in A32; a group that is not whole goes through the tiles. */
+static void dot_panel_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t row_count,
+                           const tile *t, panel_sums acc) {
+    uint32_t first = 0;
+    if (t->count == 1) {
+        single_groups_q8_0(m, rows, row_count, t->in[0], acc[0]);
+        first = m->cols / 256 * 256;
+    }
+    for (; first < m->cols; first += 256)
+        tile_group_q8_0(m, rows, first, row_left(m->cols, first) / 32, t, acc);
 }
 
 #endif
