@@ -93,11 +93,11 @@ ftk_status fti_pc_check_plan(fti_pc_mock *m) {
     for (uint64_t i = 0; good && i < p->tensor_count; i++) good = check_tensor(m, tensor_at(p, i));
     for (uint64_t i = 0; good && i < p->bank_part_count; i++) good = check_bank(m, bank_at(p, i));
     for (uint64_t i = 0; good && i < p->kv_layer_count; i++) good = check_kv(kv_at(p, i));
-    for (uint32_t i = 1; good && i < FTI_PC_BUCKETS; i++)
+    for (uint32_t i = 1; good && i < m->bucket_count; i++)
         good = fti_pc_check(m->workspace_bytes[i] <= m->workspace_bytes[i - 1],
                             "the plan states %llu bytes of workspace for %u rows, and fewer for %u",
-                            (unsigned long long)m->workspace_bytes[i], fti_pc_buckets[i],
-                            fti_pc_buckets[i - 1]);
+                            (unsigned long long)m->workspace_bytes[i], m->buckets[i],
+                            m->buckets[i - 1]);
     return good ? FTK_OK : FTK_E_PROVIDER_CONTRACT;
 }
 
@@ -110,13 +110,21 @@ static fti_pc_area *chain(fti_pc_area **list, fti_pc_area *area) {
     return area;
 }
 
+/* Less than this is copied, since its pages hold something else too. */
+#define WORTH_PAGES (UINT64_C(1) << 20)
+
 /* Where `count` pieces of `bytes` can be read, `*stride` apart: in place or copied. */
 static const void *place(fti_pc_mock *m, uint64_t tensor, uint64_t offset, uint64_t bytes,
                          uint64_t count, uint64_t *stride) {
     const char *from = (const char *)fti_checkpoint_payload(m->target->checkpoint, (size_t)tensor) +
                        offset;
-    if ((uintptr_t)from % WEIGHT_ALIGN == 0) return from;
-    fti_pc_area *copy = chain(&m->owned, fti_pc_area_new("a weight", bytes * count, 0));
+    bool large = bytes * count >= WORTH_PAGES || m->dry;
+    if ((uintptr_t)from % WEIGHT_ALIGN == 0 && large) {
+        fti_pc_close_mapped(m, from, *stride * (count - 1) + bytes);
+        return from;
+    }
+    fti_pc_area *copy = chain(&m->owned,
+                              fti_pc_area_on(&m->weight_memory, "a weight", bytes * count));
     if (!copy) return NULL;
     for (uint64_t i = 0; i < count; i++)
         memcpy(copy->data + i * bytes, from + i * *stride, (size_t)bytes);
@@ -129,8 +137,8 @@ static bool make_tensor(fti_pc_mock *m, uint64_t i) {
     uint64_t row = row_bytes_of(t->type, t->cols), stride = 0;
     const void *data;
     if (t->source == FTK_SOURCE_COMPUTED) {
-        fti_pc_area *area = chain(&m->owned,
-                                  fti_pc_area_new("a computed weight", row * t->rows, 0));
+        fti_pc_area *area = chain(
+            &m->owned, fti_pc_area_on(&m->weight_memory, "a computed weight", row * t->rows));
         data = m->computed[i] = area ? area->data : NULL;
     } else {
         data = place(m, t->tensor, t->offset, row * t->rows, 1, &stride);
@@ -169,6 +177,7 @@ ftk_status fti_pc_make_weights(fti_pc_mock *m) {
     bool good = m->weights && m->computed && m->banks;
     for (uint64_t i = 0; good && i < p->tensor_count; i++) good = make_tensor(m, i);
     for (uint64_t i = 0; good && i < p->bank_part_count; i++) good = make_bank(m, i);
+    fti_pc_join_mapped(m);
     if (good) return FTK_OK;
     fti_pc_skip("not enough memory for the weights of this checkpoint");
     return FTK_E_NO_MEMORY;
@@ -178,11 +187,11 @@ ftk_status fti_pc_make_weights(fti_pc_mock *m) {
 
 static bool make_kv(fti_pc_mock *m, uint64_t i) {
     const ftk_kv_layer *l = kv_at(&m->plan, i);
-    uint64_t positions = (uint64_t)FTI_PC_SEQUENCES * FTI_PC_CONTEXT * l->kv_heads;
+    uint64_t positions = (uint64_t)m->sequences * m->pages * FTI_PC_PAGE_TOKENS * l->kv_heads;
     fti_pc_area *keys = chain(
-        &m->caches, fti_pc_area_new("the keys of a layer", positions * l->key_dim * 2, 0));
-    fti_pc_area *values = chain(
-        &m->caches, fti_pc_area_new("the values of a layer", positions * l->value_dim * 2, 0));
+        &m->caches, fti_pc_area_on(&m->memory, "the keys of a layer", positions * l->key_dim * 2));
+    fti_pc_area *values = chain(&m->caches, fti_pc_area_on(&m->memory, "the values of a layer",
+                                                           positions * l->value_dim * 2));
     if (!keys || !values) return false;
     m->kv[i] = (ftk_kv_view){.struct_size = (uint32_t)sizeof(ftk_kv_view),
                              .type = FTK_TYPE_F16,
@@ -196,29 +205,33 @@ static bool make_kv(fti_pc_mock *m, uint64_t i) {
 }
 
 static bool make_step_areas(fti_pc_mock *m) {
-    uint64_t arrays = 8 * FTI_PC_MAX_ROWS + FTI_PC_SEQUENCES * (FTI_PC_BLOCKS + 2) + 64;
+    uint64_t arrays = 4 * (uint64_t)m->max_rows + FTI_PC_MAX_PARTS * (m->pages + 2) + 64;
+    uint64_t row = m->info.vocabulary * sizeof(float);
     bool good = true;
-    for (uint32_t i = 0; i < FTI_PC_BUCKETS; i++) {
-        m->workspace[i] = fti_pc_area_new("the workspace", m->workspace_bytes[i], 0);
-        good = good && m->workspace[i];
+    for (uint32_t i = 0; i < m->bucket_count; i++) {
+        m->workspace[i] = fti_pc_area_on(&m->memory, "the workspace", m->workspace_bytes[i]);
+        m->logits_of[i] = fti_pc_area_on(&m->memory, "the logits", m->buckets[i] * row);
+        good = good && m->workspace[i] && m->logits_of[i];
     }
-    m->logits = fti_pc_area_new("the logits",
-                                (uint64_t)FTI_PC_MAX_ROWS * m->info.vocabulary * sizeof(float), 0);
-    m->layers = fti_pc_area_new(
-        "the layer outputs",
-        (uint64_t)FTI_PC_MAX_ROWS * m->info.hidden * m->info.layers * sizeof(float), 0);
-    m->arrays = fti_pc_area_new("the step's arrays", arrays * sizeof(int32_t), 0);
+    m->layers = fti_pc_area_on(&m->memory, "the layer outputs",
+                               (uint64_t)m->max_rows * m->info.hidden * m->info.layers *
+                                   sizeof(float));
+    m->arrays = fti_pc_area_on(&m->memory, "the step's arrays", arrays * sizeof(int32_t));
     if (!m->arrays) return false;
     m->arrays_copy = calloc(1, (size_t)m->arrays->bytes);
     m->step_workspace = m->workspace[0];
-    return good && m->logits && m->layers && m->arrays_copy;
+    m->logits = m->logits_of[0];
+    return good && m->layers && m->arrays_copy;
 }
 
 ftk_status fti_pc_make_caches(fti_pc_mock *m) {
     m->kv = calloc((size_t)m->plan.kv_layer_count + 1, sizeof *m->kv);
     m->slot_stride = (m->plan.state_bytes + SLOT_GAP + 63) / 64 * 64;
-    m->state = fti_pc_area_new("the state", FTI_PC_SEQUENCES * m->slot_stride, SLOT_BYTE);
-    chain(&m->caches, m->state);
+    m->state = chain(&m->caches,
+                     fti_pc_area_on(&m->memory, "the state", m->sequences * m->slot_stride));
+    for (uint32_t i = 0; m->state && i < m->sequences; i++)
+        memset(m->state->data + i * m->slot_stride + m->plan.state_bytes, SLOT_BYTE,
+               (size_t)(m->slot_stride - m->plan.state_bytes));
     bool good = m->kv && m->state && make_step_areas(m);
     for (uint64_t i = 0; good && i < m->plan.kv_layer_count; i++) good = make_kv(m, i);
     if (good) return FTK_OK;
@@ -226,7 +239,7 @@ ftk_status fti_pc_make_caches(fti_pc_mock *m) {
     return FTK_E_NO_MEMORY;
 }
 
-static void free_chain(fti_pc_area *list) {
+static void free_blocks(fti_pc_area *list) {
     while (list) {
         fti_pc_area *next = list->next;
         fti_pc_area_free(list);
@@ -235,14 +248,10 @@ static void free_chain(fti_pc_area *list) {
 }
 
 void fti_pc_free_areas(fti_pc_mock *m) {
-    free_chain(m->owned);
-    free_chain(m->caches);
-    free_chain(m->blocks);
-    for (uint32_t i = 0; i < FTI_PC_BUCKETS; i++) fti_pc_area_free(m->workspace[i]);
-    fti_pc_area_free(m->logits);
-    fti_pc_area_free(m->layers);
-    fti_pc_area_free(m->arrays);
-    void *const tables[] = {m->weights, m->computed, m->banks, m->kv, m->arrays_copy};
+    free_blocks(m->blocks);
+    fti_pc_device_end(&m->memory);
+    fti_pc_device_end(&m->weight_memory);
+    void *const tables[] = {m->weights, m->computed, m->banks, m->kv, m->arrays_copy, m->mapped};
     for (size_t i = 0; i < FTI_COUNT(tables); i++) free(tables[i]);
 }
 
@@ -261,7 +270,7 @@ static void check_chain(const fti_pc_area *list) {
 }
 
 static void check_slots(const fti_pc_mock *m) {
-    for (uint32_t s = 0; m->state && s < FTI_PC_SEQUENCES; s++)
+    for (uint32_t s = 0; m->state && s < m->sequences; s++)
         for (uint64_t i = m->plan.state_bytes; i < m->slot_stride; i++)
             if ((unsigned char)m->state->data[s * m->slot_stride + i] != SLOT_BYTE) {
                 fti_pc_find("bytes behind the %llu of a sequence's state were written",
@@ -274,8 +283,10 @@ void fti_pc_check_areas(fti_pc_mock *m) {
     check_chain(m->owned);
     check_chain(m->caches);
     check_chain(m->blocks);
-    for (uint32_t i = 0; i < FTI_PC_BUCKETS; i++) check_area(m->workspace[i]);
-    check_area(m->logits);
+    for (uint32_t i = 0; i < m->bucket_count; i++) {
+        check_area(m->workspace[i]);
+        check_area(m->logits_of[i]);
+    }
     check_area(m->layers);
     check_area(m->arrays);
     check_slots(m);

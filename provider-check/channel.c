@@ -16,9 +16,18 @@ fti_pc_channel *fti_pc_the_channel(void) {
     return open_channel;
 }
 
+/* One breach, however many values it was found with. */
+static size_t breach_size(const char *what) {
+    const char *found = strstr(what, ": found ");
+    return found ? (size_t)(found - what) : strlen(what);
+}
+
 static bool known(const fti_pc_channel *c, const char *what) {
-    for (uint32_t i = 0; i < c->finding_count; i++)
-        if (strcmp(c->findings[i].what, what) == 0) return true;
+    size_t size = breach_size(what);
+    for (uint32_t i = 0; i < c->finding_count; i++) {
+        const char *other = c->findings[i].what;
+        if (breach_size(other) == size && strncmp(other, what, size) == 0) return true;
+    }
     return false;
 }
 

@@ -94,11 +94,20 @@ void fti_pc_run_apart(const fti_pc_pass *pass, const fti_pc_target *target,
 
 /* ---- traps.c ---- */
 
-/* While `on`, what this thread runs counts as the provider's doing. */
-void fti_pc_trap(bool on);
-/* Descriptors that are open, and threads that run, in this process. */
-uint32_t fti_pc_open_files(void);
+/* Whose doing is what this thread runs: nobody's that is looked at, a call's of the
+ * provider, or a step's, in which no memory is taken. */
+typedef enum { FTI_PC_HOSTS, FTI_PC_CALLS, FTI_PC_STEPS } fti_pc_doing;
+/* Returns what it was. */
+fti_pc_doing fti_pc_trap(fti_pc_doing doing);
+/* Threads that run in this process. */
 uint32_t fti_pc_threads(void);
+
+/* Bytes of the C heap in use, and of mappings that are not the heap's; 0 where a
+ * sanitizer keeps its own accounts. */
+typedef struct fti_pc_memory_use {
+    uint64_t heap, mapped;
+} fti_pc_memory_use;
+fti_pc_memory_use fti_pc_memory_used(void);
 
 /* ---- the passes ---- */
 

@@ -7,7 +7,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-const uint32_t fti_pc_buckets[FTI_PC_BUCKETS] = {FTI_PC_MAX_ROWS, 17, 9, 5, 3, 2, 1};
+/* On both sides of what code is unrolled or split by. */
+static const uint32_t all_buckets[] = {FTI_PC_WIDE_ROWS,
+                                       257,
+                                       128,
+                                       65,
+                                       64,
+                                       63,
+                                       FTI_PC_MANY_ROWS,
+                                       31,
+                                       25,
+                                       FTI_PC_USUAL_ROWS,
+                                       17,
+                                       16,
+                                       15,
+                                       9,
+                                       8,
+                                       5,
+                                       3,
+                                       2,
+                                       1};
+_Static_assert(FTI_COUNT(all_buckets) <= FTI_PC_BUCKETS, "a bucket has no room");
 
 /* ---- structs that the provider fills ---- */
 
@@ -39,6 +59,29 @@ static void check_canary(const unsigned char *canary, uint32_t struct_size, size
 
 /* ---- the mock itself ---- */
 
+void fti_pc_set_size(fti_pc_mock *m, fti_pc_size size) {
+    static const uint32_t rows[] = {FTI_PC_USUAL_ROWS, FTI_PC_WIDE_ROWS, FTI_PC_MANY_ROWS};
+    static const uint32_t sequences[] = {FTI_PC_SEQUENCES, FTI_PC_SEQUENCES, FTI_PC_MANY_ROWS};
+    uint32_t first = 0;
+    m->max_rows = rows[size];
+    m->sequences = sequences[size];
+    m->pages = FTI_PC_BLOCKS;
+    while (all_buckets[first] > m->max_rows) first++;
+    m->buckets = all_buckets + first;
+    m->bucket_count = (uint32_t)FTI_COUNT(all_buckets) - first;
+    m->size = size;
+}
+
+/* A wide step in one sequence if the model's context allows it, in several if not. */
+static void fit_context(fti_pc_mock *m) {
+    if (m->size != FTI_PC_WIDE || m->info.context < FTI_PC_CONTEXT) return;
+    m->pages = FTI_PC_WIDE_ROWS / FTI_PC_PAGE_TOKENS + 1;
+    if (m->info.context < m->pages * FTI_PC_PAGE_TOKENS)
+        m->pages = m->info.context / FTI_PC_PAGE_TOKENS;
+    uint32_t needed = FTI_PC_WIDE_ROWS / (m->pages * FTI_PC_PAGE_TOKENS) + 2;
+    if (needed > m->sequences) m->sequences = needed;
+}
+
 fti_pc_mock *fti_pc_mock_new(const fti_pc_target *target, const ftk_provider *table) {
     const fti_backend_options options = {.threads = 1, .kernel_mask = UINT32_MAX};
     ftk_error error = FTK_ERROR_INIT;
@@ -53,6 +96,9 @@ fti_pc_mock *fti_pc_mock_new(const fti_pc_target *target, const ftk_provider *ta
         free(m);
         return NULL;
     }
+    fti_pc_set_size(m, FTI_PC_USUAL);
+    fti_pc_watch_faults();
+    fti_pc_state_take(&m->state_before);
     return m;
 }
 
@@ -66,6 +112,7 @@ void fti_pc_mock_end(fti_pc_mock *m) {
                  m->fired ? "the failure of " : "destroy", m->fired ? m->injected : "");
     m->backend->ops->stream_destroy(m->real);
     m->backend->ops->destroy(m->backend);
+    fti_pc_forget_work(m);
     fti_pc_free_areas(m);
     free(m);
 }
@@ -134,6 +181,7 @@ ftk_status fti_pc_create(fti_pc_mock *m, ftk_str options) {
     m->model = model;
     m->info = out.value;
     check_info(m);
+    fit_context(m);
     if (m->info.context == 0 || m->info.context >= FTI_PC_CONTEXT) return FTK_OK;
     fti_pc_skip("the checkpoint has a context of %u positions, wanted %u or more", m->info.context,
                 FTI_PC_CONTEXT);
@@ -142,9 +190,9 @@ ftk_status fti_pc_create(fti_pc_mock *m, ftk_str options) {
 
 static ftk_status plan(fti_pc_mock *m) {
     OUT(ftk_plan, out);
-    out.value.bucket_rows = fti_pc_buckets;
+    out.value.bucket_rows = m->buckets;
     out.value.bucket_workspace_bytes = m->workspace_bytes;
-    out.value.bucket_count = FTI_PC_BUCKETS;
+    out.value.bucket_count = m->bucket_count;
     fti_pc_begin(m, "plan_weights");
     ftk_status status = fti_pc_end(m, m->table->plan_weights(m->model, &out.value));
     CHECK_OUT(out, "the plan");
@@ -169,7 +217,6 @@ static ftk_status load(fti_pc_mock *m) {
 
 static ftk_status attach(fti_pc_mock *m) {
     FTI_TRY(fti_pc_make_caches(m));
-    fti_pc_clear(m, 0);
     const ftk_cache_views views = {.struct_size = (uint32_t)sizeof views,
                                    .kv_stride = (uint32_t)sizeof *m->kv,
                                    .kv = m->kv,
@@ -193,7 +240,7 @@ static ftk_status prepare(fti_pc_mock *m, const uint32_t *chosen) {
     uint32_t *rows = choose(m, chosen);
     if (!rows) return FTK_E_NO_MEMORY;
     const ftk_prepare_in in = {.struct_size = (uint32_t)sizeof in,
-                               .max_rows = FTI_PC_MAX_ROWS,
+                               .max_rows = m->max_rows,
                                .chosen = rows,
                                .chosen_count = m->table->variant_table_count};
     OUT(ftk_prepare_out, out);
@@ -237,8 +284,8 @@ static int32_t token_at(const fti_pc_mock *m, uint32_t sequence, uint32_t positi
 }
 
 /* Pages in an order of their own for each slot, and never next to each other. */
-static int32_t page_of(uint32_t slot, uint32_t block) {
-    return (int32_t)(((block + slot) % FTI_PC_BLOCKS) * FTI_PC_SEQUENCES + slot);
+static int32_t page_of(const fti_pc_mock *m, uint32_t slot, uint32_t block) {
+    return (int32_t)(((block + slot) % m->pages) * m->sequences + slot);
 }
 
 typedef struct arrays {
@@ -250,20 +297,20 @@ static arrays lay_arrays(const fti_pc_mock *m) {
     int32_t *at = (int32_t *)(void *)m->arrays->data;
     arrays a;
     a.tokens = at;
-    a.positions = a.tokens + FTI_PC_MAX_ROWS;
-    a.row_sequence = a.positions + FTI_PC_MAX_ROWS;
-    a.logit_rows = a.row_sequence + FTI_PC_MAX_ROWS;
-    a.sequence_rows = a.logit_rows + FTI_PC_MAX_ROWS;
-    a.state_slots = a.sequence_rows + FTI_PC_MAX_ROWS + 1;
-    a.block_table = a.state_slots + FTI_PC_MAX_ROWS;
+    a.positions = a.tokens + m->max_rows;
+    a.row_sequence = a.positions + m->max_rows;
+    a.logit_rows = a.row_sequence + m->max_rows;
+    a.sequence_rows = a.logit_rows + m->max_rows;
+    a.state_slots = a.sequence_rows + FTI_PC_MAX_PARTS + 1;
+    a.block_table = a.state_slots + FTI_PC_MAX_PARTS;
     return a;
 }
 
 static uint32_t fill_part(const fti_pc_mock *m, const arrays *a, const fti_pc_part *p, uint32_t s,
                           uint32_t row, uint32_t *logits) {
     a->state_slots[s] = (int32_t)p->slot;
-    for (uint32_t b = 0; b < FTI_PC_BLOCKS; b++)
-        a->block_table[s * FTI_PC_BLOCKS + b] = page_of(p->slot, b);
+    for (uint32_t b = 0; b < m->pages; b++)
+        a->block_table[s * m->pages + b] = page_of(m, p->slot, b);
     for (uint32_t i = 0; i < p->rows; i++) {
         a->tokens[row + i] = token_at(m, p->sequence, p->first + i);
         a->positions[row + i] = (int32_t)(p->first + i);
@@ -273,9 +320,20 @@ static uint32_t fill_part(const fti_pc_mock *m, const arrays *a, const fti_pc_pa
     return row + p->rows;
 }
 
+/* Of the smallest bucket that holds as many rows. */
+static uint32_t bucket_index(const fti_pc_mock *m, uint32_t rows) {
+    uint32_t bucket = 0;
+    while (bucket + 1 < m->bucket_count && m->buckets[bucket + 1] >= rows) bucket++;
+    return bucket;
+}
+
+uint32_t fti_pc_bucket_for(const fti_pc_mock *m, uint32_t rows) {
+    return m->buckets[bucket_index(m, rows)];
+}
+
 ftk_step fti_pc_fill_step(fti_pc_mock *m, const fti_pc_part *parts, uint32_t count, uint32_t rows) {
     arrays a = lay_arrays(m);
-    uint32_t row = 0, logits = 0, bucket = 0;
+    uint32_t row = 0, logits = 0, bucket = bucket_index(m, rows);
     memset(m->arrays->data, 0, (size_t)m->arrays->bytes);
     for (uint32_t s = 0; s < count; s++) {
         a.sequence_rows[s] = (int32_t)row;
@@ -284,13 +342,13 @@ ftk_step fti_pc_fill_step(fti_pc_mock *m, const fti_pc_part *parts, uint32_t cou
     a.sequence_rows[count] = (int32_t)row;
     for (uint32_t i = row; i < rows; i++) a.row_sequence[i] = -1;
     memcpy(m->arrays_copy, m->arrays->data, (size_t)m->arrays->bytes);
-    while (bucket + 1 < FTI_PC_BUCKETS && fti_pc_buckets[bucket + 1] >= rows) bucket++;
     m->step_workspace = m->workspace[bucket];
+    m->logits = m->logits_of[bucket_index(m, logits)];
     return (ftk_step){.struct_size = (uint32_t)sizeof(ftk_step),
                       .rows = rows,
                       .sequences = count,
                       .logit_count = logits,
-                      .block_stride = FTI_PC_BLOCKS,
+                      .block_stride = m->pages,
                       .stream = fti_pc_stream(m),
                       .tokens = a.tokens,
                       .positions = a.positions,
@@ -304,43 +362,23 @@ ftk_step fti_pc_fill_step(fti_pc_mock *m, const fti_pc_part *parts, uint32_t cou
                       .workspace_bytes = m->workspace_bytes[bucket]};
 }
 
-/* Logits that were not asked for are not written: they are a pattern before the step. */
-#define UNWRITTEN 0xFFu
-
-static void check_logits(const fti_pc_mock *m, const ftk_step *step) {
-    uint64_t wanted = (uint64_t)step->logit_count * m->info.vocabulary, finite = 0;
-    const float *logits = fti_pc_logits(m, 0);
-    for (uint64_t i = 0; i < wanted; i++) finite += __builtin_isfinite(logits[i]) ? 1 : 0;
-    fti_pc_check(finite == wanted, "run left %llu of %llu logits unwritten or not finite",
-                 (unsigned long long)(wanted - finite), (unsigned long long)wanted);
-    for (uint64_t i = wanted * sizeof(float); i < m->logits->bytes; i++)
-        if ((unsigned char)m->logits->data[i] != UNWRITTEN) {
-            fti_pc_find("run wrote behind the %u rows of logits that were asked for",
-                        step->logit_count);
-            return;
-        }
-}
-
-ftk_status fti_pc_run(fti_pc_mock *m, const ftk_step *step) {
-    memset(m->logits->data, UNWRITTEN, (size_t)m->logits->bytes);
-    fti_pc_begin(m, "run");
-    ftk_status status = fti_pc_end(m, m->table->run(m->model, step));
-    if (status != FTK_OK || m->dry) return status;
-    fti_pc_check_areas(m);
-    if (!m->capturing) check_logits(m, step);
-    return FTK_OK;
+void fti_pc_blank(fti_pc_mock *m, const ftk_step *step) {
+    arrays a = lay_arrays(m);
+    memset(m->arrays->data, 0, (size_t)m->arrays->bytes);
+    for (uint32_t i = 0; i < step->rows; i++) a.row_sequence[i] = -1;
+    memcpy(m->arrays_copy, m->arrays->data, (size_t)m->arrays->bytes);
 }
 
 ftk_status fti_pc_step(fti_pc_mock *m, const fti_pc_part *parts, uint32_t count, uint32_t rows,
                        uint8_t garbage) {
     ftk_step step = fti_pc_fill_step(m, parts, count, rows);
-    memset(m->step_workspace->data, garbage, (size_t)m->step_workspace->bytes);
+    if (!m->dry) memset(m->step_workspace->data, garbage, (size_t)m->step_workspace->bytes);
     return fti_pc_run(m, &step);
 }
 
 void fti_pc_clear(fti_pc_mock *m, uint8_t garbage) {
     for (fti_pc_area *a = m->caches; a; a = a->next)
         if (a != m->state) memset(a->data, garbage, (size_t)a->bytes);
-    for (uint32_t s = 0; s < FTI_PC_SEQUENCES; s++)
+    for (uint32_t s = 0; s < m->sequences; s++)
         memset(m->state->data + s * m->slot_stride, 0, (size_t)m->plan.state_bytes);
 }

@@ -57,9 +57,13 @@ static ftk_provider_entry entry_of(const fti_pc_target *target) {
 }
 
 static const ftk_provider *call_entry(ftk_provider_entry entry) {
-    fti_pc_trap(true);
+    fti_pc_state before, after;
+    fti_pc_state_take(&before);
+    (void)fti_pc_trap(FTI_PC_CALLS);
     const ftk_provider *table = entry();
-    fti_pc_trap(false);
+    (void)fti_pc_trap(FTI_PC_HOSTS);
+    fti_pc_state_take(&after);
+    fti_pc_state_compare(&before, &after, FTI_PC_OF_ALL, "the entry");
     return table;
 }
 
@@ -95,14 +99,18 @@ static void check_entry(ftk_provider_entry entry) {
 }
 
 void fti_pc_pass_entry(const fti_pc_target *target) {
-    uint32_t files = fti_pc_open_files();
+    fti_pc_state before, after;
+    fti_pc_state_take(&before);
     if (!fti_pc_load(target)) return;
+    fti_pc_state_take(&after);
+    fti_pc_state_compare(&before, &after, FTI_PC_OF_THREAD | FTI_PC_OF_PROCESS, "loading");
+    fti_pc_check(after.file_count <= before.file_count + 1, /* the loader keeps one */
+                 "loading opened %llu files that stay open: constructors open nothing",
+                 (unsigned long long)(after.file_count - before.file_count));
     ftk_provider_entry entry = entry_of(target);
     fti_pc_at("the entry");
     fti_pc_check(entry != NULL, "its entry cannot be found again");
     if (entry) check_entry(entry);
-    fti_pc_check(fti_pc_open_files() <= files + 1, /* the loader keeps one */
-                 "loading opened files that stay open: constructors and entry open nothing");
 }
 
 /* ---- match ---- */

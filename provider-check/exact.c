@@ -15,13 +15,15 @@
 /* ---- logits by position ---- */
 
 typedef struct record {
-    float *logits; /* [LENGTH][vocabulary] */
+    float *logits; /* [length][vocabulary] */
     uint64_t vocabulary;
+    const char *how; /* it came to be */
 } record;
 
-static bool record_new(record *r, const fti_pc_mock *m) {
+static bool record_new(record *r, const fti_pc_mock *m, uint32_t length) {
     r->vocabulary = m->info.vocabulary;
-    r->logits = calloc(LENGTH * r->vocabulary, sizeof(float));
+    r->how = "row by row";
+    r->logits = calloc(length * r->vocabulary, sizeof(float));
     if (!r->logits) fti_pc_skip("not enough memory for logits");
     return r->logits != NULL;
 }
@@ -40,11 +42,12 @@ static ftk_status record_alone(fti_pc_mock *m, record *r, uint32_t length) {
 static void compare(const fti_pc_mock *m, const record *r, uint32_t row, uint32_t position,
                     const char *how) {
     fti_pc_at("position %u", position);
-    fti_pc_check(memcmp(r->logits + position * r->vocabulary, fti_pc_logits(m, row),
-                        r->vocabulary * sizeof(float)) == 0,
-                 "logits differ from those of the same tokens row by row, %s: what is computed at "
-                 "a position may depend on the tokens up to it alone",
-                 how);
+    fti_pc_check(
+        memcmp(r->logits + position * r->vocabulary, fti_pc_logits(m, row),
+               r->vocabulary * sizeof(float)) == 0,
+        "logits differ from those of the same tokens %s, %s: what is computed at a position "
+        "may depend on the tokens up to it alone",
+        r->how, how);
 }
 
 /* ---- cuts, neighbours, padding ---- */
@@ -69,13 +72,6 @@ static const cut cuts[] = {
     {"between other sequences and padding", {3, 5, 11, 11, 10}, 2, 4, 5, 0x3C},
 };
 
-static uint32_t bucket_for(uint32_t rows) {
-    uint32_t found = fti_pc_buckets[0];
-    for (uint32_t i = 0; i < FTI_PC_BUCKETS; i++)
-        if (fti_pc_buckets[i] >= rows) found = fti_pc_buckets[i];
-    return found;
-}
-
 /* Neighbours advance too, so that they are at other positions than the subject. */
 static ftk_status run_cut(fti_pc_mock *m, const cut *c, const record *r) {
     uint32_t at = 0, before = 0, behind = 0;
@@ -88,8 +84,8 @@ static ftk_status run_cut(fti_pc_mock *m, const cut *c, const record *r) {
                                      {SUBJECT, 1, at, n, n},
                                      {12, 3, behind, 0, 0},
                                      {13, 0, behind, right, 0}};
-        FTI_TRY(fti_pc_step(m, parts, FTI_COUNT(parts), bucket_for(left + n + right + c->padding),
-                            c->garbage));
+        FTI_TRY(fti_pc_step(m, parts, FTI_COUNT(parts),
+                            fti_pc_bucket_for(m, left + n + right + c->padding), c->garbage));
         for (uint32_t k = 0; k < n; k++) compare(m, r, (left ? 1 : 0) + k, at + k, c->how);
         at += n;
         before += left;
@@ -108,7 +104,7 @@ static void check_padding(fti_pc_mock *m) {
     if (!copy) return;
     memcpy(copy, m->state->data, (size_t)m->state->bytes);
     if (fti_pc_step(m, parts, 2, 5, 0) == FTK_OK)
-        for (uint32_t s = 0; s < FTI_PC_SEQUENCES; s++)
+        for (uint32_t s = 0; s < m->sequences; s++)
             fti_pc_check(s == 1 || memcmp(copy + s * stride, m->state->data + s * stride,
                                           (size_t)stride) == 0,
                          "the state of a sequence that has no row in the step was written");
@@ -132,12 +128,76 @@ static void check_layer_outputs(fti_pc_mock *m, const record *r) {
         compare(m, r, i, part.rows - part.logit_rows + i, "with the outputs of layers");
 }
 
+/* ---- steps of hundreds of rows ---- */
+
+#define CHUNK 16u /* of the record that wide steps are held against */
+
+/* Rows of steps, 0-terminated. Where a sequence of the model's context ends before, other
+ * sequences fill the steps. */
+static const uint32_t wide_cuts[][10] = {
+    {FTI_PC_WIDE_ROWS},
+    {257, 128, 65, 33, 25, 3, 1},
+    {64, 63, 31, 24, 17, 15, 8, 5, 2},
+};
+
+static uint32_t room_of(const fti_pc_mock *m) {
+    uint32_t room = m->pages * FTI_PC_PAGE_TOKENS;
+    return room < FTI_PC_WIDE_ROWS ? room : FTI_PC_WIDE_ROWS;
+}
+
+/* In steps that have been held against single rows before. */
+static ftk_status record_chunks(fti_pc_mock *m, record *r) {
+    r->how = "in steps of 16 rows";
+    fti_pc_clear(m, 0);
+    for (uint32_t at = 0; at < room_of(m); at += CHUNK) {
+        const fti_pc_part part = {SUBJECT, 0, at, CHUNK, CHUNK};
+        FTI_TRY(fti_pc_step(m, &part, 1, CHUNK, 0));
+        memcpy(r->logits + at * r->vocabulary, fti_pc_logits(m, 0),
+               CHUNK * r->vocabulary * sizeof(float));
+    }
+    return FTK_OK;
+}
+
+/* `share`: the subject has the whole step, or half of it. */
+static ftk_status run_wide_cut(fti_pc_mock *m, const uint32_t *widths, uint32_t share,
+                               const record *r) {
+    uint32_t at = 0, room = room_of(m);
+    fti_pc_clear(m, 0x41);
+    for (; *widths && at < room; widths++) {
+        fti_pc_part parts[FTI_PC_MAX_PARTS];
+        char how[64];
+        uint32_t rows = (*widths + share - 1) / share;
+        if (rows > room - at) rows = room - at;
+        const fti_pc_part subject = {SUBJECT, 1, at, rows, rows};
+        uint32_t count = fti_pc_fill_width(m, parts, subject, *widths, false);
+        FTI_TRY(fti_pc_step(m, parts, count, *widths, 0x41));
+        snprintf(how, sizeof how, "in a step of %u rows", *widths);
+        for (uint32_t k = 0; k < rows; k++) compare(m, r, k, at + k, how);
+        at += rows;
+    }
+    return FTK_OK;
+}
+
+/* With the variants that an engine would choose, as it would run them. */
+static void check_wide(const fti_pc_target *target, const ftk_provider *table) {
+    fti_pc_mock *m = fti_pc_mock_with(target, table, FTI_PC_WIDE, 0);
+    record r = {0};
+    if (!m) return;
+    if (record_new(&r, m, FTI_PC_WIDE_ROWS) && record_chunks(m, &r) == FTK_OK) {
+        for (size_t i = 0; i < FTI_COUNT(wide_cuts); i++)
+            (void)run_wide_cut(m, wide_cuts[i], 1, &r);
+        (void)run_wide_cut(m, wide_cuts[1], 2, &r);
+    }
+    free(r.logits);
+    fti_pc_mock_end(m);
+}
+
 void fti_pc_pass_rows(const fti_pc_target *target) {
     const ftk_provider *table = fti_pc_load(target);
     fti_pc_mock *m = table ? fti_pc_mock_new(target, table) : NULL;
     record r = {0};
     if (!m) return;
-    if (fti_pc_bring(m, FTI_PC_PREPARED, NULL) == FTK_OK && record_new(&r, m) &&
+    if (fti_pc_bring(m, FTI_PC_PREPARED, NULL) == FTK_OK && record_new(&r, m, LENGTH) &&
         record_alone(m, &r, LENGTH) == FTK_OK) {
         for (size_t i = 0; i < FTI_COUNT(cuts); i++) (void)run_cut(m, &cuts[i], &r);
         check_padding(m);
@@ -145,66 +205,62 @@ void fti_pc_pass_rows(const fti_pc_target *target) {
     }
     free(r.logits);
     fti_pc_mock_end(m);
+    check_wide(target, table);
 }
 
 /* ---- captured steps ---- */
 
-/* As the core does: captured over padding, since the shape alone is recorded. */
-static fti_graph *capture(fti_pc_mock *m, uint32_t rows) {
-    const fti_pc_part nobody[FTI_PC_SEQUENCES] = {{0}};
-    const fti_backend_ops *ops = m->backend->ops;
-    ftk_error error = FTK_ERROR_INIT;
-    fti_graph *graph = NULL;
-    ftk_step step = fti_pc_fill_step(m, nobody, rows, rows);
-    step.logit_count = rows;
-    if (ops->capture_begin(m->real) != FTK_OK) return NULL;
-    m->capturing = true;
-    ftk_status status = fti_pc_run(m, &step);
-    m->capturing = false;
-    if (ops->capture_end(m->real, &graph, status == FTK_OK ? &error : NULL) != FTK_OK &&
-        status == FTK_OK)
-        fti_pc_find("the step could not be captured: %s", error.message);
-    return graph;
-}
-
 /* One row of each of `rows` sequences; the subject is among them. */
-static void fill_decode(fti_pc_mock *m, uint32_t rows, uint32_t position) {
-    fti_pc_part parts[FTI_PC_SEQUENCES];
+static ftk_step fill_decode(fti_pc_mock *m, uint32_t rows, uint32_t position) {
+    fti_pc_part parts[FTI_PC_MAX_PARTS];
     for (uint32_t s = 0; s < rows; s++)
         parts[s] = (fti_pc_part){s == rows - 1 ? SUBJECT : 20 + s, s, position, 1, 1};
-    (void)fti_pc_fill_step(m, parts, rows, rows);
+    return fti_pc_fill_step(m, parts, rows, rows);
 }
 
-static void check_replay(fti_pc_mock *m, uint32_t rows, const record *r) {
+/* As the core does: captured over padding, since the shape alone is recorded. */
+static fti_graph *capture(fti_pc_mock *m, uint32_t rows) {
+    ftk_step step = fill_decode(m, rows, 0);
+    fti_pc_blank(m, &step);
+    return fti_pc_capture(m, &step);
+}
+
+static void check_replay(fti_pc_mock *m, uint32_t rows, uint32_t length, const record *r) {
     fti_graph *graph = capture(m, rows);
     if (!graph) return;
     fti_pc_clear(m, 0);
-    for (uint32_t position = 0; position < LENGTH; position++) {
+    for (uint32_t position = 0; position < length; position++) {
         char how[64];
         snprintf(how, sizeof how, "when a captured step of %u rows is replayed", rows);
-        fill_decode(m, rows, position);
+        (void)fill_decode(m, rows, position);
         memset(m->step_workspace->data, (int)(position * 37), (size_t)m->step_workspace->bytes);
-        fti_pc_at("replay of a captured step of %u rows", rows);
-        fti_pc_trap(true);
-        ftk_status status = m->backend->ops->graph_launch(m->real, graph);
-        fti_pc_trap(false);
-        if (!fti_pc_check(status == FTK_OK, "a captured step could not be replayed")) break;
+        if (!fti_pc_check(fti_pc_execute(m, graph), "a captured step could not be replayed")) break;
         compare(m, r, rows - 1, position, how);
         fti_pc_check_areas(m);
     }
     m->backend->ops->graph_destroy(graph);
 }
 
+/* Of dozens of sequences, over few positions. */
+static void check_many(const fti_pc_target *target, const ftk_provider *table, const record *r) {
+    static const uint32_t rows[] = {8, 17, FTI_PC_MANY_ROWS};
+    fti_pc_mock *m = fti_pc_mock_with(target, table, FTI_PC_MANY, 0);
+    if (!m) return;
+    for (size_t i = 0; i < FTI_COUNT(rows); i++) check_replay(m, rows[i], 4, r);
+    fti_pc_mock_end(m);
+}
+
 void fti_pc_pass_capture(const fti_pc_target *target) {
     const ftk_provider *table = fti_pc_load(target);
-    fti_pc_mock *m = table ? fti_pc_mock_new(target, table) : NULL;
+    fti_pc_mock *m = table ? fti_pc_mock_with(target, table, FTI_PC_USUAL, FTI_PC_REFERENCES)
+                           : NULL;
     record r = {0};
     if (!m) return;
-    if (fti_pc_bring(m, FTI_PC_PREPARED, NULL) == FTK_OK) {
-        if (!m->graph_safe)
-            fti_pc_skip("prepare_for_runtime says that run may not be captured");
-        else if (record_new(&r, m) && record_alone(m, &r, LENGTH) == FTK_OK)
-            for (uint32_t rows = 1; rows <= 3; rows++) check_replay(m, rows, &r);
+    if (!m->graph_safe) {
+        fti_pc_skip("prepare_for_runtime says that run may not be captured");
+    } else if (record_new(&r, m, LENGTH) && record_alone(m, &r, LENGTH) == FTK_OK) {
+        for (uint32_t rows = 1; rows <= 3; rows++) check_replay(m, rows, LENGTH, &r);
+        check_many(target, table, &r);
     }
     free(r.logits);
     fti_pc_mock_end(m);
@@ -225,16 +281,21 @@ static void *live(void *argument) {
     fti_pc_mock *m = fti_pc_mock_new(i->target, i->table);
     if (i->start) pthread_barrier_wait(i->start);
     if (!m) return NULL;
-    i->good = fti_pc_bring(m, FTI_PC_PREPARED, NULL) == FTK_OK && record_new(&i->record, m) &&
+    m->shared = i->start != NULL;
+    i->good = fti_pc_bring(m, FTI_PC_PREPARED, NULL) == FTK_OK &&
+              record_new(&i->record, m, TOGETHER) &&
               record_alone(m, &i->record, TOGETHER) == FTK_OK;
     fti_pc_mock_end(m);
     return NULL;
 }
 
+/* What is the process's is nobody's alone meanwhile, so it is looked at around both. */
 static bool live_together(instance *both) {
+    fti_pc_state before, after;
     pthread_barrier_t start;
     pthread_t threads[2];
     int started = 0;
+    fti_pc_state_take(&before);
     if (pthread_barrier_init(&start, NULL, 2) != 0) return false;
     for (int i = 0; i < 2; i++) both[i].start = &start;
     while (started < 2 && pthread_create(&threads[started], NULL, live, &both[started]) == 0)
@@ -242,6 +303,8 @@ static bool live_together(instance *both) {
     if (started == 1) pthread_barrier_wait(&start);
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
     pthread_barrier_destroy(&start);
+    fti_pc_state_take(&after);
+    fti_pc_state_compare(&before, &after, FTI_PC_OF_ALL, "a life in two threads");
     return started == 2;
 }
 

@@ -250,7 +250,7 @@ static void run_pass(const fti_pc_pass *pass, const fti_pc_target *target, bool 
 static bool loads(const fti_pc_target *t) {
     const struct ftk_config config = {.allow = NULL};
     ftk_error error = FTK_ERROR_INIT;
-    return t->manifest && fti_provider_check(&config, &t->allow, NULL, &error) == FTK_OK;
+    return t->manifest && fti_provider_check(&config, &t->allow, NULL, NULL, &error) == FTK_OK;
 }
 
 static void run_passes(fti_pc_report *report, const values *v, bool json) {
@@ -319,21 +319,25 @@ static const fti_cli_command command = {
     "symbols    one export, nothing of libfreetoken's, nothing that a provider may not do\n"
     "entry      the entry is pure, its tables are constant\n"
     "match      claims its own checkpoints and no others\n"
-    "lifecycle  all calls in order; memory, files and threads as before\n"
+    "lifecycle  all calls in order; memory, mappings, files and threads as before\n"
     "destroy    destroy after each of the calls\n"
     "refusals   unknown options and unknown required bits are refused\n"
     "chat       format_chat, where there is one\n"
     "failures   each call of the host fails in turn: an error, a report, nothing left\n"
     "memory     memory is gone from each allocation on\n"
     "threads    two models in two threads give the same logits\n"
-    "rows       the same logits in any chunks, beside others, with padding, over any\n"
-    "           contents of the workspace\n"
+    "rows       the same logits in any chunks of 1 to 512 rows, beside others, with padding,\n"
+    "           over any contents of the workspace\n"
     "capture    captured steps replay to the same logits\n"
     "ranges     kernels give the same over parts of their items\n"
     "variants   each variant against the exact reference row of its table, over the\n"
-    "           values of steps and over extremes, with its time\n\n"
-    "In every pass output, environment, threads, processes, signals, the end of the process\n"
-    "and writes outside the memory that was given are findings, as are crashes and hangs.\n"
+    "           values of steps of 1 to 512 rows and over extremes, infinities and NaN, with\n"
+    "           its time\n\n"
+    "In every pass these are findings: output, environment, threads, processes, the end of the\n"
+    "process; whatever a call or kernel leaves changed of it (signals, files, limits, locale,\n"
+    "affinity, timers, rounding and denormals, ...); memory taken in a step; host code that\n"
+    "looks into device memory; writes outside the memory that was given; a failure with no\n"
+    "report or with two; crashes and hangs.\n"
     "Exit codes: 0 nothing found, 1 findings, 2 usage.\n\n"
     "example: ft-provider-check build/acme --model tiny.gguf --json > acme.check.json",
     FTI_CLI_NO_ENGINE,

@@ -10,7 +10,7 @@
 #define FTI_PC_MOCK_H
 
 #include "backend/backend.h"
-#include "check.h"
+#include "state.h"
 
 /* ---- memory.c: memory whose surroundings are watched ---- */
 
@@ -20,18 +20,45 @@ typedef struct fti_pc_area {
     const char *name;
     char *data; /* 64-byte aligned */
     uint64_t bytes;
-    char *whole;
-    struct fti_pc_area *next;
+    char *whole;               /* of the heap, NULL if it is of a device */
+    struct fti_pc_area *next;  /* in a list of its owner's */
+    struct fti_pc_area *older; /* on the same device */
 } fti_pc_area;
 
-/* NULL when there is no memory. Contents are `fill`. */
-fti_pc_area *fti_pc_area_new(const char *name, uint64_t bytes, uint8_t fill);
-/* The same for a larger alignment, a power of two. */
+typedef struct fti_pc_chunk {
+    char *base;
+    uint64_t bytes, used;
+} fti_pc_chunk;
+
+/* Areas in pages of their own, which can be closed at once. */
+typedef struct fti_pc_device {
+    fti_pc_chunk chunks[64];
+    uint32_t count;
+    fti_pc_area *areas;
+} fti_pc_device;
+
+typedef struct fti_pc_range {
+    char *base;
+    uint64_t bytes;
+} fti_pc_range;
+#define FTI_PC_RANGES_STEP 256u /* by how many a list of them grows */
+
+/* Of the heap; NULL when there is no memory. Contents are `fill`, `align` is a power of
+ * two, and less than 64 means 64. */
 fti_pc_area *fti_pc_area_aligned(const char *name, uint64_t bytes, uint64_t align, uint8_t fill);
 void fti_pc_area_free(fti_pc_area *area);
 /* True if nothing was written before or behind it. */
 bool fti_pc_area_intact(const fti_pc_area *area);
 bool fti_pc_area_holds(const fti_pc_area *area, const void *at, uint64_t bytes);
+
+/* Of a device, whose end is theirs. Zeros. */
+fti_pc_area *fti_pc_area_on(fti_pc_device *device, const char *name, uint64_t bytes);
+/* The area at an address, its guards included; NULL if there is none. */
+const fti_pc_area *fti_pc_device_area(const fti_pc_device *device, const void *at);
+bool fti_pc_device_holds(const fti_pc_device *device, const void *at);
+/* As mprotect has it. */
+void fti_pc_device_protect(fti_pc_device *device, int protection);
+void fti_pc_device_end(fti_pc_device *device);
 
 /* ---- what is made to fail ---- */
 
@@ -49,16 +76,23 @@ typedef struct fti_pc_launch {
     _Alignas(16) unsigned char args[FTK_KERNEL_ARGS_MAX];
 } fti_pc_launch;
 
-#define FTI_PC_MAX_ROWS     24u /* of a step */
-#define FTI_PC_SEQUENCES    4u  /* and state slots */
+/* How much a mock has room for. The usual one is quick; engines' steps have hundreds of
+ * rows, or dozens of sequences. */
+typedef enum { FTI_PC_USUAL, FTI_PC_WIDE, FTI_PC_MANY } fti_pc_size;
+
+#define FTI_PC_USUAL_ROWS   24u /* of a step */
+#define FTI_PC_WIDE_ROWS    512u
+#define FTI_PC_MANY_ROWS    33u /* each of a sequence of its own */
+#define FTI_PC_SEQUENCES    4u  /* and state slots, of a usual mock */
 #define FTI_PC_PAGE_TOKENS  16u /* unlike the core's, so that nobody builds on that */
-#define FTI_PC_BLOCKS       4u  /* pages of a sequence */
-#define FTI_PC_BUCKETS      7u
+#define FTI_PC_BLOCKS       4u  /* pages of a sequence of a usual mock */
+#define FTI_PC_BUCKETS      20u
 #define FTI_PC_CONTEXT      (FTI_PC_PAGE_TOKENS * FTI_PC_BLOCKS)
+#define FTI_PC_MAX_PARTS    64u /* of a step: sequences, empty ones included */
 #define FTI_PC_MAX_LAUNCHES 16384u
 #define FTI_PC_MAX_KEYS     8u
 
-extern const uint32_t fti_pc_buckets[FTI_PC_BUCKETS]; /* rows, largest first */
+typedef struct fti_pc_work fti_pc_work; /* put on the stream by run: steps.c */
 
 typedef struct fti_pc_mock {
     const fti_pc_target *target;
@@ -67,18 +101,31 @@ typedef struct fti_pc_mock {
     fti_backend *backend;
     ftk_stream *real; /* the backend's stream behind the mock's */
     fti_pc_failure failure;
-    bool dry; /* operators and kernels are checked and counted, but not run */
+    bool dry;    /* operators and kernels are checked and counted, but not run */
+    bool shared; /* with another thread: the process's state, and the mapped checkpoint */
+    fti_pc_state state_before; /* of process and thread, before the next call */
+
+    /* ---- how much there is room for: see fti_pc_size ---- */
+    fti_pc_size size;
+    uint32_t max_rows, sequences, pages; /* pages of a sequence */
+    const uint32_t *buckets;             /* rows, largest first */
+    uint32_t bucket_count;
 
     /* ---- the call in progress ---- */
     const char *call; /* "create", ...; NULL between calls */
     bool capturing;
-    bool reported;
+    bool closed;         /* device memory, to host code */
+    bool reported;       /* why it fails, by the provider or for it */
+    uint32_t errors;     /* that the provider reported */
+    ftk_status told;     /* what the checkpoint reader reported last */
+    ftk_status repeated; /* that status, if the provider reported it once more */
     char message[512];
 
     /* ---- counting ---- */
     uint64_t calls;                        /* of host functions that can fail */
     uint64_t allocations;                  /* asked for */
     bool fired;                            /* the failure has been injected */
+    bool fired_before;                     /* the call in progress */
     bool must_fail;                        /* the call in progress may not succeed */
     char injected[96];                     /* the function that failed */
     char subject[80];                      /* and on what */
@@ -94,22 +141,28 @@ typedef struct fti_pc_mock {
     ftk_weight *weights;
     void **computed;
     ftk_bank_view *banks;
-    fti_pc_area *owned; /* weights that are not read where they are mapped */
+    fti_pc_device weight_memory; /* those that are not read where they are mapped */
+    fti_pc_area *owned;          /* in it */
+    fti_pc_range *mapped;        /* of those that are, what can be closed */
+    uint32_t mapped_count;
     ftk_kv_view *kv;
     uint32_t graph_safe;
 
     /* ---- what a step may write ---- */
+    fti_pc_device memory;
     fti_pc_area *caches; /* keys, values, state: chained */
     fti_pc_area *state;
     uint64_t slot_stride;
     fti_pc_area *workspace[FTI_PC_BUCKETS];
-    fti_pc_area *logits;
+    fti_pc_area *logits_of[FTI_PC_BUCKETS];
+    fti_pc_area *logits; /* of the step in progress, one of these */
     fti_pc_area *layers;
     fti_pc_area *arrays; /* of int32, which a step reads */
     char *arrays_copy;
     fti_pc_area *step_workspace; /* of the step in progress */
 
-    /* ---- kernels ---- */
+    /* ---- work of steps, as it is executed ---- */
+    fti_pc_work *work;
     /* Called instead of running a kernel, if set. */
     void (*on_launch)(struct fti_pc_mock *mock, const fti_pc_launch *launch);
     void *user;
@@ -133,6 +186,13 @@ static inline fti_pc_mock *fti_pc_of_ctx(ftk_core_ctx *ctx) {
 static inline ftk_stream *fti_pc_stream(fti_pc_mock *mock) {
     return (ftk_stream *)(void *)((char *)mock + 1);
 }
+/* At the top of every function that a provider calls: what it does, the host does. */
+#define FTI_PC_HOST_CALL                                                                           \
+    fti_pc_doing doing_ __attribute__((cleanup(fti_pc_go_on), unused)) = fti_pc_trap(FTI_PC_HOSTS)
+static inline void fti_pc_go_on(const fti_pc_doing *doing) {
+    (void)fti_pc_trap(*doing);
+}
+
 /* The mock that serves this thread's call; NULL after a finding if `stream` is not its. */
 fti_pc_mock *fti_pc_of_stream(ftk_stream *stream, const char *operation);
 fti_pc_mock *fti_pc_current(void);
@@ -160,12 +220,23 @@ typedef enum {
 /* A mock for the target's provider, and its end: destroys the model if there is one,
  * and holds the provider to having released everything. */
 fti_pc_mock *fti_pc_mock_new(const fti_pc_target *target, const ftk_provider *table);
+/* Of another size than the usual; before the first call. */
+void fti_pc_set_size(fti_pc_mock *mock, fti_pc_size size);
 void fti_pc_mock_end(fti_pc_mock *mock);
 
-/* Brackets of a call of the provider: what must hold of its status and its traces. A
- * failure that nobody injected is a finding. */
+/* Brackets of a call of the provider: between them device memory is closed, and behind
+ * them process and thread must be as before. */
 void fti_pc_begin(fti_pc_mock *mock, const char *call);
+void fti_pc_leave(fti_pc_mock *mock);
+/* What must hold of a call's status and reports. A failure that nobody injected is a
+ * finding. */
+ftk_status fti_pc_judge(fti_pc_mock *mock, ftk_status status);
+/* The two together. */
 ftk_status fti_pc_end(fti_pc_mock *mock, ftk_status status);
+/* Reports as the contract has them, whatever the status should have been. */
+void fti_pc_judge_reports(const fti_pc_mock *mock, ftk_status status);
+/* Findings for what `who` left otherwise than it was. */
+void fti_pc_compare_state(fti_pc_mock *mock, const char *who);
 
 ftk_status fti_pc_match(fti_pc_mock *mock, ftk_str architecture, ftk_str container, ftk_str backend,
                         uint32_t *claimed);
@@ -184,13 +255,15 @@ typedef struct fti_pc_part {
     uint32_t logit_rows;
 } fti_pc_part;
 
-/* Fills the arrays of a step of `rows` rows, of which the parts' are real, and says
- * what the step is. `rows` must be a bucket. */
+/* The fewest rows of a bucket that holds `rows`. */
+uint32_t fti_pc_bucket_for(const fti_pc_mock *mock, uint32_t rows);
+/* Fills the arrays of a step of `rows` rows, of which the parts' are real, and says what
+ * the step is. */
 ftk_step fti_pc_fill_step(fti_pc_mock *mock, const fti_pc_part *parts, uint32_t count,
                           uint32_t rows);
-/* Runs it. Logits are then at mock->logits->data. */
-ftk_status fti_pc_run(fti_pc_mock *mock, const ftk_step *step);
-/* The two together. `garbage` fills the workspace first. */
+/* Makes padding of all its rows. */
+void fti_pc_blank(fti_pc_mock *mock, const ftk_step *step);
+/* Fills a step and runs it. `garbage` fills the workspace first. */
 ftk_status fti_pc_step(fti_pc_mock *mock, const fti_pc_part *parts, uint32_t count, uint32_t rows,
                        uint8_t garbage);
 /* State and caches as before a sequence's first token. */
@@ -198,6 +271,60 @@ void fti_pc_clear(fti_pc_mock *mock, uint8_t garbage);
 static inline const float *fti_pc_logits(const fti_pc_mock *mock, uint32_t row) {
     return (const float *)(const void *)mock->logits->data + (uint64_t)row * mock->info.vocabulary;
 }
+
+/* ---- steps.c: run, and what it puts on the stream ---- */
+
+/* Calls run, nothing more: *work is then what it put there, NULL if nothing is to be
+ * executed. */
+ftk_status fti_pc_call_run(fti_pc_mock *mock, const ftk_step *step, fti_graph **work);
+/* False if it could not be. May be repeated. */
+bool fti_pc_execute(fti_pc_mock *mock, fti_graph *work);
+/* Runs and executes a step, and looks at what it wrote. Logits are then at
+ * mock->logits->data. */
+ftk_status fti_pc_run(fti_pc_mock *mock, const ftk_step *step);
+/* Its work alone, until the mock's end; NULL after a finding. */
+fti_graph *fti_pc_capture(fti_pc_mock *mock, const ftk_step *step);
+
+/* For operators.c: what is executed in its turn, and then told to on_launch, on_write. */
+ftk_status fti_pc_put_kernel(fti_pc_mock *mock, const ftk_cpu_launch *launch);
+void fti_pc_put_write(fti_pc_mock *mock, const void *at, uint64_t bytes, bool floats);
+void fti_pc_forget_work(fti_pc_mock *mock);
+/* A kernel over items, watched. */
+void fti_pc_run_kernel(const fti_pc_launch *launch, ftk_cpu_kernel function, const void *args,
+                       uint64_t begin, uint64_t end);
+
+/* Device memory as host code may find it. A fault in closed memory is a finding, and
+ * opens it. */
+void fti_pc_watch_faults(void);
+void fti_pc_close(fti_pc_mock *mock);
+void fti_pc_open(fti_pc_mock *mock);
+/* Adds a weight where it is mapped to what is closed; then, once, joins neighbours. */
+void fti_pc_close_mapped(fti_pc_mock *mock, const void *from, uint64_t bytes);
+void fti_pc_join_mapped(fti_pc_mock *mock);
+
+/* ---- choose.c: other rows of variant tables than the references ---- */
+
+const ftk_variant *fti_pc_row(const ftk_variant_table *table, uint64_t row);
+/* Units in the last place that the command line allows a variant. */
+uint32_t fti_pc_tolerance(const fti_pc_target *target, ftk_str name);
+/* False, and why, if this machine lacks what the variant needs. */
+bool fti_pc_runs_here(const fti_pc_mock *mock, const ftk_variant *row, char *why, size_t size);
+/* How many rows run here to the bit, in the table that has most of them. */
+uint32_t fti_pc_choices(const fti_pc_mock *mock);
+/* One choice of rows for all tables, the nth; free with free(). */
+uint32_t *fti_pc_choose(const fti_pc_mock *mock, uint32_t nth);
+#define FTI_PC_REFERENCES UINT32_MAX
+/* A mock of that size with that choice, or with the references, brought to where it runs. */
+fti_pc_mock *fti_pc_mock_with(const fti_pc_target *target, const ftk_provider *table,
+                              fti_pc_size size, uint32_t nth);
+
+/* ---- wide.c: steps of hundreds of rows ---- */
+
+/* Parts of a step of `width` rows: the subject's, and rows of others before and behind it
+ * for the rest, with logits or without. Returns their number. */
+uint32_t fti_pc_fill_width(const fti_pc_mock *mock, fti_pc_part *parts, fti_pc_part subject,
+                           uint32_t width, bool all_logits);
+void fti_pc_check_wide_variants(const fti_pc_target *target, const ftk_provider *table);
 
 /* ---- areas.c: memory of a model by its plan ---- */
 

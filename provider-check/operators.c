@@ -1,7 +1,7 @@
 /*
  * operators.c: the mock's "operators" and "kernels": every call is counted, where it
  * writes is held against what the provider declared, and the work goes to the CPU
- * backend, or nowhere in a dry run.
+ * backend's stream, or nowhere in a dry run.
  */
 #include "mock.h"
 
@@ -48,7 +48,7 @@ static ftk_status finish(fti_pc_mock *m, const char *name, const output *out, ft
         fti_pc_find("%s refused its arguments (%s): look up in provider.h what it takes", name,
                     ftk_status_name(status));
     for (size_t i = 0; status == FTK_OK && m->on_write && out[i].bytes > 0; i++)
-        m->on_write(m, out[i].at, out[i].bytes, out[i].floats);
+        fti_pc_put_write(m, out[i].at, out[i].bytes, out[i].floats);
     return status;
 }
 
@@ -58,6 +58,7 @@ static ftk_status finish(fti_pc_mock *m, const char *name, const output *out, ft
 /* The outputs follow the arguments' checks for NULL, which are the backend's. */
 #define OPERATOR(name, ...)                                                                        \
     static ftk_status name(ftk_stream *stream, const ftk_op_##name *op) {                          \
+        FTI_PC_HOST_CALL;                                                                          \
         const output out[] = {__VA_ARGS__, END};                                                   \
         ftk_status status;                                                                         \
         fti_pc_mock *m = fti_pc_of_stream(stream, "operators->" #name);                            \
@@ -99,6 +100,7 @@ OPERATOR(gather_rows, {op->y, extent(op->count, op->y_stride, op->n), true})
 OPERATOR(scale, {op->y, extent(op->rows, op->y_stride, op->n), true})
 
 static ftk_status quantize(ftk_stream *stream, const ftk_op_quantize *op) {
+    FTI_PC_HOST_CALL;
     static const char name[] = "operators->quantize";
     ftk_status status;
     fti_pc_mock *m = fti_pc_of_stream(stream, name);
@@ -114,6 +116,7 @@ static bool own_cache(const fti_pc_mock *m, const ftk_kv_view *kv) {
 }
 
 static ftk_status kv_append(ftk_stream *stream, const ftk_op_kv_append *op) {
+    FTI_PC_HOST_CALL;
     static const char name[] = "operators->kv_append";
     const output out[] = {END};
     ftk_status status;
@@ -129,6 +132,7 @@ static ftk_status kv_append(ftk_stream *stream, const ftk_op_kv_append *op) {
 /* ---- what has no stream ---- */
 
 static ftk_status activation_format(uint32_t weight_type, uint32_t *format) {
+    FTI_PC_HOST_CALL;
     fti_pc_mock *m = fti_pc_current();
     if (!m || fti_pc_enter(m, FTI_PC_ANSWERS, "operators->activation_format", fti_str("")))
         return FTK_E_UNSUPPORTED;
@@ -136,6 +140,7 @@ static ftk_status activation_format(uint32_t weight_type, uint32_t *format) {
 }
 
 static uint64_t activation_bytes(uint32_t formats, uint64_t rows, uint64_t cols) {
+    FTI_PC_HOST_CALL;
     fti_pc_mock *m = fti_pc_current();
     return m ? m->backend->operators->activation_bytes(formats, rows, cols) : 0;
 }
@@ -163,38 +168,30 @@ _Static_assert(sizeof(ftk_if_operators) == 8 + 15 * sizeof(void *), "an operator
 
 /* ---- "kernels" ---- */
 
-static void check_launch(const fti_pc_mock *m, const ftk_cpu_launch *l) {
+static bool check_launch(const ftk_cpu_launch *l) {
     char name[80];
     snprintf(name, sizeof name, "%.*s", FTI_STR_ARGS(l->name));
     fti_pc_check(strchr(name, '/') != NULL, "a kernel was launched as '%s', wanted owner/kernel",
                  name);
-    fti_pc_check(l->struct_size >= sizeof *l && l->function &&
-                     l->args_bytes <= FTK_KERNEL_ARGS_MAX && (l->args || l->args_bytes == 0),
-                 "launch_cpu of '%s' was refused: struct_size %u, %u bytes of arguments (at most "
-                 "%u)%s",
-                 name, l->struct_size, l->args_bytes, FTK_KERNEL_ARGS_MAX,
-                 l->function ? "" : ", no function");
-    (void)m;
+    return fti_pc_check(l->struct_size >= sizeof *l && l->function &&
+                            l->args_bytes <= FTK_KERNEL_ARGS_MAX && (l->args || l->args_bytes == 0),
+                        "launch_cpu of '%s' was refused: struct_size %u, %u bytes of arguments "
+                        "(at most %u)%s",
+                        name, l->struct_size, l->args_bytes, FTK_KERNEL_ARGS_MAX,
+                        l->function ? "" : ", no function");
 }
 
 static ftk_status launch_cpu(ftk_stream *stream, const ftk_cpu_launch *l) {
+    FTI_PC_HOST_CALL;
     const output out[] = {END};
     char name[96];
     ftk_status status;
     fti_pc_mock *m = fti_pc_of_stream(stream, "kernels->launch_cpu");
     snprintf(name, sizeof name, "launch_cpu of %.*s", (int)(l->name.size > 70 ? 70 : l->name.size),
              l->name.data ? l->name.data : "");
-    if (m) check_launch(m, l);
-    if (m && m->on_launch && l->function && l->args_bytes <= FTK_KERNEL_ARGS_MAX) {
-        fti_pc_launch copy = {
-            .function = l->function, .items = l->items, .args_bytes = l->args_bytes};
-        snprintf(copy.name, sizeof copy.name, "%.*s", FTI_STR_ARGS(l->name));
-        if (l->args_bytes > 0) memcpy(copy.args, l->args, l->args_bytes);
-        m->on_launch(m, &copy);
-        return FTK_OK;
-    }
+    if (m && !check_launch(l)) return FTK_E_ARGUMENT;
     if (!begin(m, name, out, &status)) return status;
-    return finish(m, name, out, m->backend->kernels->launch_cpu(m->real, l));
+    return finish(m, name, out, fti_pc_put_kernel(m, l));
 }
 
 const ftk_if_kernels fti_pc_kernels = {

@@ -31,6 +31,13 @@ static bool is_broken(const fti_pc_mock *m, ftk_str key) {
     return false;
 }
 
+/* In the core, what the reader refuses it has reported. */
+static ftk_status tell(fti_pc_mock *m, ftk_status status) {
+    m->reported = true;
+    m->told = status;
+    return status;
+}
+
 /* True if reading `key` is to fail; the message is the host's, as in the core. */
 static bool breaks(fti_pc_mock *m, const char *name, ftk_str key) {
     check_call(m, name);
@@ -38,19 +45,19 @@ static bool breaks(fti_pc_mock *m, const char *name, ftk_str key) {
     if (fires && m->broken_key_count < FTI_PC_MAX_KEYS)
         m->broken_keys[m->broken_key_count++] = hash(key);
     if (!fires && !is_broken(m, key)) return false;
-    m->reported = true;
+    tell(m, FTK_E_CKPT_METADATA);
     return true;
 }
 
-/* In the core, a getter's message is the report. */
+/* A getter's message is the report. */
 static ftk_status said(fti_pc_mock *m, ftk_status status, const ftk_error *error) {
     if (status == FTK_OK || status == FTK_E_NOT_FOUND) return status;
-    m->reported = true;
     snprintf(m->message, sizeof m->message, "%.500s", error->message);
-    return status;
+    return tell(m, status);
 }
 
 #define BEGIN(name)                                                                                \
+    FTI_PC_HOST_CALL;                                                                              \
     fti_pc_mock *m = fti_pc_of_ctx(ctx);                                                           \
     if (breaks(m, name, key)) return FTK_E_CKPT_METADATA
 
@@ -99,10 +106,8 @@ static ftk_status array_find_str(ftk_core_ctx *ctx, ftk_str key, ftk_str value, 
     BEGIN("array_find_str");
     const fti_meta *meta = fti_checkpoint_find_meta(m->target->checkpoint, key);
     if (!meta) return FTK_E_NOT_FOUND;
-    if (meta->type != FTI_META_ARRAY || meta->element_type != FTI_META_STRING) {
-        m->reported = true;
-        return FTK_E_CKPT_METADATA;
-    }
+    if (meta->type != FTI_META_ARRAY || meta->element_type != FTI_META_STRING)
+        return tell(m, FTK_E_CKPT_METADATA);
     const uint8_t *at = meta->data;
     for (uint64_t i = 0; i < meta->count; i++) {
         uint64_t size;
@@ -117,12 +122,14 @@ static ftk_status array_find_str(ftk_core_ctx *ctx, ftk_str key, ftk_str value, 
 }
 
 static uint64_t tensor_count(ftk_core_ctx *ctx) {
+    FTI_PC_HOST_CALL;
     fti_pc_mock *m = fti_pc_of_ctx(ctx);
     check_call(m, "tensor_count");
     return fti_checkpoint_tensor_count(m->target->checkpoint);
 }
 
 static ftk_status tensor(ftk_core_ctx *ctx, uint64_t index, ftk_tensor_info *info) {
+    FTI_PC_HOST_CALL;
     fti_pc_mock *m = fti_pc_of_ctx(ctx);
     const fti_checkpoint *c = m->target->checkpoint;
     check_call(m, "tensor");
@@ -142,6 +149,7 @@ static ftk_status tensor(ftk_core_ctx *ctx, uint64_t index, ftk_tensor_info *inf
 }
 
 static ftk_status find_tensor(ftk_core_ctx *ctx, ftk_str name, uint64_t *index) {
+    FTI_PC_HOST_CALL;
     fti_pc_mock *m = fti_pc_of_ctx(ctx);
     size_t at;
     check_call(m, "find_tensor");
@@ -154,19 +162,15 @@ static ftk_status find_tensor(ftk_core_ctx *ctx, ftk_str name, uint64_t *index) 
 
 static ftk_status read_tensor(ftk_core_ctx *ctx, uint64_t index, uint64_t offset, uint64_t bytes,
                               void *out) {
+    FTI_PC_HOST_CALL;
     fti_pc_mock *m = fti_pc_of_ctx(ctx);
     const fti_checkpoint *c = m->target->checkpoint;
     check_call(m, "read");
-    if (fti_pc_enter(m, FTI_PC_FAILS, "read", fti_str(""))) {
-        m->reported = true;
-        return FTK_E_CKPT_READ;
-    }
+    if (fti_pc_enter(m, FTI_PC_FAILS, "read", fti_str(""))) return tell(m, FTK_E_CKPT_READ);
+    if (m->closed) return tell(m, FTK_E_STATE); /* not legal here, as was found */
     if (index >= fti_checkpoint_tensor_count(c)) return FTK_E_NOT_FOUND;
     const fti_tensor *t = fti_checkpoint_tensor(c, (size_t)index);
-    if (offset > t->bytes || bytes > t->bytes - offset) {
-        m->reported = true;
-        return FTK_E_ARGUMENT;
-    }
+    if (offset > t->bytes || bytes > t->bytes - offset) return tell(m, FTK_E_ARGUMENT);
     memcpy(out, (const char *)fti_checkpoint_payload(c, (size_t)index) + offset, (size_t)bytes);
     return FTK_OK;
 }

@@ -23,7 +23,7 @@ void fti_pc_pass_manifest(const fti_pc_target *target) {
 void fti_pc_pass_loader(const fti_pc_target *target) {
     const struct ftk_config config = {.allow = NULL};
     ftk_error error = FTK_ERROR_INIT;
-    ftk_status status = fti_provider_check(&config, &target->allow, NULL, &error);
+    ftk_status status = fti_provider_check(&config, &target->allow, NULL, NULL, &error);
     fti_pc_check(status == FTK_OK, "%s", error.message);
 }
 
@@ -102,16 +102,40 @@ static bool of_the_tools(const char *name) {
     return in_list(name, names, FTI_COUNT(names));
 }
 
-/* What no provider has a use for. Output is also trapped at run time, but only where
+/* What no provider has a use for. Much of it is also trapped at run time, but only where
  * it is reached. */
-static bool forbidden(const char *name) {
-    static const char *const names[] = {
-        "getenv", "secure_getenv", "environ", "__environ",  "setenv",         "putenv",
-        "printf", "__printf_chk",  "puts",    "putchar",    "perror",         "stdout",
-        "stderr", "exit",          "_exit",   "quick_exit", "abort",          "__assert_fail",
-        "fork",   "vfork",         "system",  "popen",      "pthread_create", "thrd_create",
-        "signal", "sigaction",     "raise",   "dlopen",     "longjmp",        "__longjmp_chk"};
-    return in_list(name, names, FTI_COUNT(names));
+typedef struct forbidden {
+    const char *deed;
+    const char *names[12];
+} forbidden;
+
+static const forbidden deeds[] = {
+    {"read or change the environment",
+     {"getenv", "secure_getenv", "environ", "__environ", "setenv", "unsetenv", "putenv"}},
+    {"print",
+     {"printf", "__printf_chk", "vprintf", "puts", "putchar", "perror", "stdout", "stderr"}},
+    {"end the process",
+     {"exit", "_exit", "_Exit", "quick_exit", "abort", "__assert_fail", "longjmp",
+      "__longjmp_chk"}},
+    {"start threads", {"pthread_create", "thrd_create"}},
+    {"start processes",
+     {"fork", "vfork", "clone", "posix_spawn", "posix_spawnp", "execve", "execv", "execvp",
+      "system", "popen"}},
+    {"handle signals",
+     {"signal", "sigaction", "raise", "sigprocmask", "pthread_sigmask", "sigaltstack"}},
+    {"set timers", {"alarm", "setitimer", "timer_create", "timerfd_create"}},
+    {"change the process",
+     {"chdir", "fchdir", "umask", "setrlimit", "setlocale", "sched_setaffinity",
+      "pthread_setaffinity_np", "setpriority", "nice"}},
+    {"load code", {"dlopen", "dlmopen"}},
+};
+
+/* What a function is there for, NULL if a provider may need it. */
+static const char *deed_of(const char *name) {
+    for (size_t i = 0; i < FTI_COUNT(deeds); i++)
+        for (size_t n = 0; n < FTI_COUNT(deeds[i].names) && deeds[i].names[n]; n++)
+            if (strcmp(name, deeds[i].names[n]) == 0) return deeds[i].deed;
+    return NULL;
 }
 
 static void check_symbol(const object *o, const Elf64_Sym *s, uint64_t *exported) {
@@ -123,10 +147,8 @@ static void check_symbol(const object *o, const Elf64_Sym *s, uint64_t *exported
                      "needs the symbol %s of libfreetoken: everything reaches a provider through "
                      "tables; do not link the library",
                      name);
-        fti_pc_check(!forbidden(name),
-                     "needs the symbol %s: a provider does not print, end the "
-                     "process, start threads, read the environment or load code",
-                     name);
+        const char *deed = deed_of(name);
+        fti_pc_check(!deed, "needs the symbol %s: a provider does not %s", name, deed ? deed : "");
         return;
     }
     if (ELF64_ST_BIND(s->st_info) == STB_LOCAL || ELF64_ST_VISIBILITY(s->st_other) == STV_HIDDEN)
