@@ -1,5 +1,6 @@
 # Manual pages and shell completion, made at build by the programs themselves.
 include(GNUInstallDirs)
+list(JOIN CMAKE_CROSSCOMPILING_EMULATOR "|" manual_emulator)
 set(manual_programs -DPROGRAM=$<TARGET_FILE:freetoken_cli>)
 set(manual_depends freetoken_cli)
 if(FTK_BUILD_BENCH)
@@ -9,7 +10,7 @@ endif()
 list(APPEND manual_programs -DCHECK=$<TARGET_FILE:ft_provider_check>)
 list(APPEND manual_depends ft_provider_check)
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/share/man/man1/freetoken.1
-    COMMAND ${CMAKE_COMMAND} ${manual_programs}
+    COMMAND ${CMAKE_COMMAND} ${manual_programs} "-DEMULATOR=${manual_emulator}"
             -DCONFIG_DOC=${CMAKE_CURRENT_SOURCE_DIR}/docs/config.md
             -DOUTPUT=${CMAKE_BINARY_DIR}/share
             -P ${CMAKE_CURRENT_SOURCE_DIR}/scripts/write_man.cmake

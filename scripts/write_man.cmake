@@ -1,6 +1,14 @@
 # write_man.cmake: manual pages and shell completion of the built programs, out of their
 # own tables. -DPROGRAM=FILE [-DBENCH=FILE] -DCHECK=FILE -DCONFIG_DOC=FILE -DOUTPUT=FOLDER (share/)
+# -DEMULATOR=WORD|WORD..., what runs programs that were built for another machine
 cmake_minimum_required(VERSION 3.25)
+
+string(REPLACE "|" ";" EMULATOR "${EMULATOR}")
+foreach(program PROGRAM BENCH CHECK)
+    if(${program})
+        list(PREPEND ${program} ${EMULATOR})
+    endif()
+endforeach()
 
 function(write name)
     execute_process(COMMAND ${ARGN} OUTPUT_FILE ${OUTPUT}/${name}.new COMMAND_ERROR_IS_FATAL ANY)

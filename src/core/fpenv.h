@@ -31,12 +31,12 @@ typedef uint64_t fti_fpenv;
 static inline fti_fpenv fti_fpenv_enter(void) {
     fti_fpenv saved;
     __asm__ volatile("mrs %0, fpcr" : "=r"(saved));
-    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0) : "memory");
     return saved;
 }
 
 static inline void fti_fpenv_leave(fti_fpenv saved) {
-    __asm__ volatile("msr fpcr, %0" : : "r"(saved));
+    __asm__ volatile("msr fpcr, %0" : : "r"(saved) : "memory");
 }
 
 #else

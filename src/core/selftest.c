@@ -18,11 +18,13 @@ typedef struct variant {
     bool graph; /* recorded, then replayed */
 } variant;
 
+#define NARROW (FTI_CPU_MASK_AVX2 | FTI_CPU_MASK_NEON) /* of x86 and of ARM */
+
 /* Three threads divide nothing evenly. */
 static const variant variants[] = {
     {"kernels=reference threads=3", 0, 3, false},
     {"kernels=reference graph", 0, 1, true},
-    {"kernels=0x1 threads=3", FTI_CPU_MASK_AVX2, 3, false},
+    {"kernels=0x9 threads=3", NARROW, 3, false},
     {"kernels=auto threads=1", UINT32_MAX, 1, false},
     {"kernels=auto threads=3", UINT32_MAX, 3, false},
     {"kernels=auto threads=3 graph", UINT32_MAX, 3, true},
@@ -119,7 +121,8 @@ static ftk_status open_machines(selftest *t, ftk_error *err) {
         FTI_TRY(open_machine(&variants[i], &t->others[i], err));
     const fti_backend *last = t->others[FTI_COUNT(variants) - 1].backend;
     int64_t value = 0;
-    t->faster = last->ops->capability(last, fti_str("cpu.avx2"), &value) == FTK_OK;
+    t->faster = last->ops->capability(last, fti_str("cpu.avx2"), &value) == FTK_OK ||
+                last->ops->capability(last, fti_str("cpu.neon_dotprod"), &value) == FTK_OK;
     return FTK_OK;
 }
 
@@ -249,7 +252,7 @@ static void check_counts(selftest *t) {
         bool ok = (c.vector > 0) == vectors && (c.reference > 0) == !vectors &&
                   c.avx512 == (uses_avx512(m) ? c.vector : 0) && (c.replays > 0) == m->kind->graph;
         (void)snprintf(detail, sizeof detail,
-                       "%" PRIu64 " reference operators, %" PRIu64 " with AVX2, %" PRIu64
+                       "%" PRIu64 " reference operators, %" PRIu64 " with AVX2 or NEON, %" PRIu64
                        " with AVX-512, %" PRIu64 " replays",
                        c.reference, c.vector - c.avx512, c.avx512, c.replays);
         record(t, "what ran", m->kind->name, ok ? "ok" : "failed", detail);
@@ -270,7 +273,7 @@ typedef struct setting {
 static const setting settings[] = {
     {"kernels=reference graphs=off", 0, FTI_OFF},
     {"kernels=reference graphs=on", 0, FTI_ON},
-    {"kernels=0x1 graphs=on", FTI_CPU_MASK_AVX2, FTI_ON},
+    {"kernels=0x9 graphs=on", NARROW, FTI_ON},
     {"kernels=auto graphs=off", UINT32_MAX, FTI_OFF},
     {"kernels=auto graphs=on", UINT32_MAX, FTI_ON},
 };

@@ -34,8 +34,15 @@ typedef struct setup {
 
 /* The reference on one thread comes first; every other one must agree with it. */
 static const setup setups[] = {
-    {0, 1},          {UINT32_MAX, 1},        {FTI_CPU_MASK_AVX2, 1}, {0, 2},
-    {UINT32_MAX, 2}, {FTI_CPU_MASK_AVX2, 3}, {UINT32_MAX, 4},
+    {0, 1},
+    {UINT32_MAX, 1},
+    {0, 2},
+    {UINT32_MAX, 2},
+    {UINT32_MAX, 4},
+#if defined(__x86_64__) /* which has more than one set of vector kernels */
+    {FTI_CPU_MASK_AVX2, 1},
+    {FTI_CPU_MASK_AVX2, 3},
+#endif
 };
 
 static inline rig rig_open_as(uint32_t mask, uint32_t threads, bool float_numerics) {

@@ -676,6 +676,9 @@ static void rounding_of_the_caller(void **state) {
 }
 
 #if defined(__x86_64__)
+#define HAVE_CONTROL    1
+#define CONTROL_FLAGS   0x3fu
+#define CONTROL_DEFAULT 0x1f80u
 
 /* Control registers that a host may have: exceptions masked, no flag up. */
 static const unsigned registers[] = {
@@ -688,14 +691,52 @@ static const unsigned registers[] = {
     0xffc0u, /* FTZ, DAZ, toward zero */
 };
 
-static void check_register(unsigned control, const char *model, const answers *wanted) {
-    unsigned before = _mm_getcsr();
+static unsigned get_control(void) {
+    return _mm_getcsr();
+}
+
+static void set_control(unsigned control) {
     _mm_setcsr(control);
+}
+
+#elif defined(__aarch64__)
+#define HAVE_CONTROL    1
+#define CONTROL_FLAGS   0u /* in a register of their own */
+#define CONTROL_DEFAULT 0u
+
+static const unsigned registers[] = {
+    0x01000000u, /* FZ */
+    0x00080000u, /* FZ16 */
+    0x02000000u, /* DN: one NaN for all */
+    0x04000000u, /* AHP: halves without infinity */
+    0x00400000u, /* up */
+    0x00800000u, /* down */
+    0x01480000u, /* FZ, FZ16, up */
+    0x07c80000u, /* all of them, toward zero */
+};
+
+static unsigned get_control(void) {
+    uint64_t control;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(control) : : "memory");
+    return (unsigned)control;
+}
+
+static void set_control(unsigned control) {
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)control) : "memory");
+}
+
+#endif
+
+#ifdef HAVE_CONTROL
+
+static void check_register(unsigned control, const char *model, const answers *wanted) {
+    unsigned before = get_control();
+    set_control(control);
     answers found = ask(model);
-    unsigned after = _mm_getcsr();
-    _mm_setcsr(before);
+    unsigned after = get_control();
+    set_control(before);
     /* Flags may go up in the test's own code. */
-    assert_int_equal(after & ~0x3fu, control);
+    assert_int_equal(after & ~CONTROL_FLAGS, control);
     check_same_answers(&found, wanted);
     free(found.logits);
 }
@@ -725,7 +766,7 @@ static int see_open(void *user, const char *stage, uint64_t done, uint64_t total
     (void)stage;
     (void)done;
     (void)total;
-    ((seen *)user)->open = _mm_getcsr();
+    ((seen *)user)->open = get_control();
     return 0;
 }
 
@@ -733,7 +774,7 @@ static int see_generate(void *user, int32_t id, const char *piece, size_t size) 
     (void)id;
     (void)piece;
     (void)size;
-    ((seen *)user)->generate = _mm_getcsr();
+    ((seen *)user)->generate = get_control();
     return 0;
 }
 
@@ -741,7 +782,7 @@ static int see_evaluate(void *user, size_t position, const float *logits, const 
     (void)position;
     (void)logits;
     (void)layers;
-    ((seen *)user)->evaluate = _mm_getcsr();
+    ((seen *)user)->evaluate = get_control();
     return 0;
 }
 
@@ -760,28 +801,28 @@ static int call_entries(const ftk_config *config, const char *model, seen *s, un
     options.max_tokens = 3;
     options.ignore_end = 1;
     int good = ftk_engine_open(config, model, &open, &engine, NULL) == FTK_OK;
-    after[0] = _mm_getcsr();
+    after[0] = get_control();
     good += ftk_generate(engine, ids, 3, &options, NULL, NULL) == FTK_OK;
-    after[1] = _mm_getcsr();
+    after[1] = get_control();
     good += ftk_evaluate(engine, ids, 3, &evaluate, NULL) == FTK_OK;
-    after[2] = _mm_getcsr();
+    after[2] = get_control();
     ftk_engine_close(engine);
     good += ftk_engine_open(config, scratch, &open, &engine, NULL) == FTK_E_CKPT_READ;
-    after[3] = _mm_getcsr();
+    after[3] = get_control();
     return good;
 }
 
 static void check_entries(const ftk_config *config, const char *model, unsigned control) {
     seen s = {0, 0, 0};
-    unsigned before = _mm_getcsr(), after[4];
-    _mm_setcsr(control);
+    unsigned before = get_control(), after[4];
+    set_control(control);
     int good = call_entries(config, model, &s, after);
-    _mm_setcsr(before);
+    set_control(before);
     assert_int_equal(good, 4);
     for (int i = 0; i < 4; i++) assert_int_equal(after[i], control);
-    assert_int_equal(s.open & ~0x3fu, 0x1f80u);
-    assert_int_equal(s.generate & ~0x3fu, 0x1f80u);
-    assert_int_equal(s.evaluate & ~0x3fu, 0x1f80u);
+    assert_int_equal(s.open & ~CONTROL_FLAGS, CONTROL_DEFAULT);
+    assert_int_equal(s.generate & ~CONTROL_FLAGS, CONTROL_DEFAULT);
+    assert_int_equal(s.evaluate & ~CONTROL_FLAGS, CONTROL_DEFAULT);
 }
 
 /* All that runs inside runs in the environment that results are defined in, and
@@ -843,7 +884,7 @@ int main(void) {
         cmocka_unit_test(opening_in_two_threads),
         cmocka_unit_test(closing_leaves_nothing),
         cmocka_unit_test(rounding_of_the_caller),
-#if defined(__x86_64__)
+#ifdef HAVE_CONTROL
         cmocka_unit_test(flushing_of_the_caller),
         cmocka_unit_test(entries_restore_the_register),
 #endif

@@ -27,7 +27,7 @@ static const struct {
     {"cpu.avx2", FTI_CPU_MASK_AVX2},
     {"cpu.avx512f", FTI_CPU_MASK_AVX512F},
     {"cpu.avx512_vnni", FTI_CPU_MASK_AVX512_VNNI},
-    {"cpu.neon", FTI_CPU_MASK_NEON},
+    {"cpu.neon_dotprod", FTI_CPU_MASK_NEON},
 };
 
 static const char *capability_name(const fti_backend *backend, size_t i) {
@@ -130,6 +130,8 @@ static const struct {
     {"core/cpu_avx512_vnni", &fti_cpu_kernels_vnni,
      FTI_CPU_MASK_AVX2 | FTI_CPU_MASK_AVX512F | FTI_CPU_MASK_AVX512_VNNI},
     {"core/cpu_avx2", &fti_cpu_kernels_avx2, FTI_CPU_MASK_AVX2},
+#elif defined(__aarch64__)
+    {"core/cpu_neon", &fti_cpu_kernels_neon, FTI_CPU_MASK_NEON},
 #endif
     {"core/cpu_reference", &fti_cpu_kernels_c, 0},
 };
@@ -201,6 +203,7 @@ static const fti_backend_ops cpu_ops = {
     .upload = fti_cpu_copy,
     .download = fti_cpu_copy,
     .clear = fti_cpu_clear,
+    .copy = fti_cpu_copy,
     .event_create = fti_cpu_event_create,
     .event_destroy = fti_cpu_event_destroy,
     .event_record = fti_cpu_event_record,

@@ -124,11 +124,14 @@ typedef struct fti_cpu_kernels {
     ftk_cpu_kernel gather_rows;    /* ftk_op_gather_rows; item: row */
 } fti_cpu_kernels;
 
-/* The reference, and the same source compiled for AVX2 and FMA, and for AVX-512 and VNNI. */
+/* The reference, and the same source compiled for AVX2 and FMA, for AVX-512 and VNNI, and for
+ * NEON with dot products of bytes. */
 extern const fti_cpu_kernels fti_cpu_kernels_c;
 #if defined(__x86_64__)
 extern const fti_cpu_kernels fti_cpu_kernels_avx2;
 extern const fti_cpu_kernels fti_cpu_kernels_vnni;
+#elif defined(__aarch64__)
+extern const fti_cpu_kernels fti_cpu_kernels_neon;
 #endif
 
 #endif

@@ -17,4 +17,8 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
         COMPILE_OPTIONS "-O3;-mavx2;-mfma;-mf16c")
     set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/kernels_vnni.c PROPERTIES COMPILE_OPTIONS
         "-O3;-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vnni")
+elseif(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+    target_sources(freetoken_objects PRIVATE ${CMAKE_CURRENT_LIST_DIR}/kernels_neon.c)
+    set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/kernels_neon.c PROPERTIES
+        COMPILE_OPTIONS "-O3;-march=armv8.2-a+dotprod")
 endif()

@@ -14,6 +14,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #define TEXT_MAX 8192
@@ -218,7 +221,8 @@ uint32_t fti_cpu_features(void) {
     if ((features & FTI_CPU_MASK_AVX512F) && __builtin_cpu_supports("avx512vnni"))
         features |= FTI_CPU_MASK_AVX512_VNNI;
 #elif defined(__aarch64__)
-    features |= FTI_CPU_MASK_NEON; /* part of the architecture */
+    /* NEON is part of the architecture, its dot products of bytes are not. */
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) features |= FTI_CPU_MASK_NEON;
 #endif
     return features;
 }
