@@ -57,7 +57,9 @@ static int set_keys(ftk_config *config, const char *name, const fti_cli_list *li
 
 int fti_bench_set_keys(ftk_config *config, bool single, const fti_cli_list *set,
                        const fti_cli_list *set_b) {
-    int code = single ? set_key(config, "set", "scheduler.max_running=1") : 0;
+    /* A prompt that is run again shall be computed again, unless that is what is measured. */
+    int code = set_key(config, "set", "scheduler.prefix_cache=false");
+    if (code == 0 && single) code = set_key(config, "set", "scheduler.max_running=1");
     if (code == 0) code = set_keys(config, "set", set);
     return code ? code : set_keys(config, "set-b", set_b);
 }
@@ -103,16 +105,19 @@ static int cut_prompts(fti_bench_subject *subject, const char *text, size_t size
     return fti_cli_encode(subject->engine, text, size, false, &p->ids, &p->count);
 }
 
+int fti_bench_read_text(const char *path, fti_cli_text *text) {
+    if (fti_cli_read_file(path, text)) return 0;
+    return fti_cli_fail(FTK_E_IO, "%s: cannot read: %s", path, strerror(errno));
+}
+
 static int prompts_of_file(fti_bench_subject *subject, const char *path) {
-    fti_cli_text text = {0};
-    if (!fti_cli_read_file(path, &text)) {
-        int reason = errno;
-        free(text.data);
-        return fti_cli_fail(FTK_E_IO, "%s: cannot read: %s", path, strerror(reason));
-    }
+    const fti_cli_text *known = subject->task->text;
+    fti_cli_text own = {0};
+    int code = known ? 0 : fti_bench_read_text(path, &own);
+    const fti_cli_text *text = known ? known : &own;
     subject->prompt_source = "the file";
-    int code = cut_prompts(subject, text.data, text.size);
-    free(text.data);
+    if (code == 0) code = cut_prompts(subject, text->data, text->size);
+    free(own.data);
     return code;
 }
 

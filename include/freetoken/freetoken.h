@@ -148,8 +148,12 @@ FTK_API ftk_status ftk_engine_provenance(const ftk_engine *engine, char **json, 
 /* Which provider this process resolved, as lines of text to hand to processes that it starts:
  * see ftk_open_options.provider_record. Free with ftk_report_free. */
 FTK_API ftk_status ftk_engine_record(const ftk_engine *engine, char **record, ftk_error *err);
+/* Forgets what the prefix cache has kept of earlier requests (scheduler.prefix_cache): their
+ * tokens, keys, values and states. Running requests go on. From any thread. */
+FTK_API ftk_status ftk_engine_forget(ftk_engine *engine, ftk_error *err);
 /* JSON: what has run since READY: steps, executed batch sizes, tokens, graph replays, requests
- * running and waiting, and why they wait, KV pages in use, times in the queue, to the first
+ * running and waiting, and why they wait, KV pages in use and cached, tokens reused
+ * and recomputed, preemptions, times in the queue, to the first
  * token and between tokens. docs/api.md lists the keys. */
 FTK_API ftk_status ftk_engine_stats(const ftk_engine *engine, char **json, ftk_error *err);
 /* The same numbers in the text format of Prometheus. Free with ftk_report_free. */
@@ -293,12 +297,14 @@ typedef struct ftk_event {
     const char *message;        /* DONE with a failure: one line, NUL-terminated */
     ftk_generate_result result; /* DONE */
     void *storage;              /* the library's; NULL in callbacks */
+    uint64_t reused_tokens;     /* DONE: that the prefix cache had: they took part in no step */
+    uint64_t preemptions;       /* DONE: times that the request made room for others */
 } ftk_event;
 
 #define FTK_EVENT_INIT                                                                             \
     {                                                                                              \
         (uint32_t)sizeof(ftk_event), 0, 0, NULL, 0, 0, 0.0f, 0, 0, NULL, NULL, NULL,               \
-            FTK_GENERATE_RESULT_INIT, NULL                                                         \
+            FTK_GENERATE_RESULT_INIT, NULL, 0, 0                                                   \
     }
 
 /* What to run: exactly one of tokens, text and messages. Everything is copied. */

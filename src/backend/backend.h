@@ -89,6 +89,8 @@ typedef struct fti_backend_ops {
     ftk_status (*upload)(ftk_stream *, void *device, const void *host, uint64_t bytes);
     ftk_status (*download)(ftk_stream *, void *host, const void *device, uint64_t bytes);
     ftk_status (*clear)(ftk_stream *, void *device, uint64_t bytes);
+    /* From one place in device memory to another; they do not overlap. */
+    ftk_status (*copy)(ftk_stream *, void *to, const void *from, uint64_t bytes);
 
     ftk_status (*event_create)(fti_backend *, fti_event **out, ftk_error *err);
     void (*event_destroy)(fti_event *);

@@ -40,6 +40,8 @@ static void note_token(fti_cli_answer *a, const ftk_event *event) {
 static void note_end(fti_cli_answer *a, const ftk_event *event) {
     a->ended = true;
     a->result = event->result;
+    a->reused_tokens = event->reused_tokens;
+    a->preemptions = event->preemptions;
     a->error.status = event->status;
     if (event->status != FTK_OK && event->message) {
         (void)snprintf(a->error.message, sizeof a->error.message, "%s", event->message);

@@ -40,15 +40,15 @@ static ftk_status refuse(const reader *r, ftk_status status, unsigned line, cons
                          const char *format, ...) FTI_PRINTF(5, 6);
 static ftk_status refuse(const reader *r, ftk_status status, unsigned line, const char *path,
                          const char *format, ...) {
-    char detail[sizeof r->err->message];
+    ftk_error detail = FTK_ERROR_INIT;
     va_list args;
     va_start(args, format);
-    vsnprintf(detail, sizeof detail, format, args);
+    fti_failv(&detail, status, format, args);
     va_end(args);
     if (line == 0)
-        fti_fail(r->err, status, "%s: %s", r->origin, detail);
+        fti_fail(r->err, status, "%s: %-s", r->origin, detail.message);
     else
-        fti_fail(r->err, status, "%s:%u: %s: %s", r->origin, line, path, detail);
+        fti_fail(r->err, status, "%s:%u: %s: %-s", r->origin, line, path, detail.message);
     return status;
 }
 
@@ -80,7 +80,7 @@ static const char *show_node(const fti_yaml_node *node, shown *out) {
     if (node->kind == FTI_YAML_MAPPING) return "a mapping";
     if (node->kind == FTI_YAML_SEQUENCE) return "a list";
     if (node->text.size == 0) return node->quoted ? "an empty text" : "nothing";
-    snprintf(out->text, sizeof out->text, "%s'%s'", node->quoted ? "the text " : "",
+    snprintf(out->text, sizeof out->text, "%s'%.63s'", node->quoted ? "the text " : "",
              show(node->text, &text));
     return out->text;
 }
@@ -152,6 +152,7 @@ static const word fused_words[] = {
 static const word kernel_words[] = {{"auto", UINT32_MAX}, {"reference", 0}};
 static const word auto_threads[] = {{"auto", 0}};
 static const word auto_bytes[] = {{"auto", FTI_BYTES_AUTO}};
+static const word auto_count[] = {{"auto", FTI_AUTO_COUNT}};
 
 static ftk_status read_search(const reader *r, const fti_yaml_node *node);
 static ftk_status read_allow(const reader *r, const fti_yaml_node *node);
@@ -197,12 +198,16 @@ static const setting settings[] = {
     {SIZE("memory.host", memory_host, FTI_BYTES_AUTO, 1), WORDS(auto_bytes)},
     {INTEGER("memory.kv_tokens", kv_tokens, 0, 16, 1u << 24), .or_zero = true},
     {WORD("memory.kv_type", kv_type), WORDS(kv_words)},
+    {NUMBER("memory.snapshots", snapshots, FORM_INTEGER, FTI_AUTO_COUNT, 0, 4096),
+     WORDS(auto_count)},
     {SWITCH("memory.ladder", ladder)},
     {SECTION("scheduler")},
     {INTEGER("scheduler.max_running", max_running, 8, 1, 4096)},
     {INTEGER("scheduler.prefill_tokens", prefill_tokens, 512, 1, 8192)},
     {BOOL("scheduler.prefix_cache", prefix_cache, true)},
     {BOOL("scheduler.overcommit", overcommit, false)},
+    {BOOL("scheduler.preempt", preempt, true)},
+    {SIZE("scheduler.swap", swap, 0, 0)},
     {SECTION("moe")},
     {SWITCH("moe.residency", residency)},
     {SWITCH("moe.coexecution", coexecution)},
@@ -703,7 +708,7 @@ static ftk_status json_members(const reader *r, const fti_yaml_node *node, const
                                json_t *parent) {
     size_t index = 0;
     for (const fti_yaml_node *child = node->first; child; child = child->next, index++) {
-        char below[256];
+        char below[272];
         shown key;
         if (json_is_object(parent))
             snprintf(below, sizeof below, "%.180s.%s", path, show(child->key, &key));

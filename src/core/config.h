@@ -20,6 +20,7 @@ typedef enum { FTI_NUMERICS_EXACT, FTI_NUMERICS_FLOAT } fti_numerics;
 typedef enum { FTI_FUSED_AUTO, FTI_FUSED_REQUIRE, FTI_FUSED_OFF } fti_fused;
 
 #define FTI_BYTES_AUTO    UINT64_MAX
+#define FTI_AUTO_COUNT    UINT32_MAX
 #define FTI_MAX_LINKED    16u
 #define FTI_MAX_SETTINGS  64u
 #define FTI_SET_BY_OPTION UINT32_MAX /* in place of a line: ftk_config_set */
@@ -69,12 +70,15 @@ struct ftk_config {
     uint64_t memory_host;    /* bytes or FTI_BYTES_AUTO */
     uint32_t kv_tokens;      /* context of the engine, 0: the model's, as far as it fits */
     fti_kv_type kv_type;
+    uint32_t snapshots; /* of recurrent state, beside those of running requests; FTI_AUTO_COUNT */
     fti_switch ladder;
 
     uint32_t max_running;
     uint32_t prefill_tokens; /* rows of the largest step */
     bool prefix_cache;
     bool overcommit;
+    bool preempt;  /* running requests make room for such of a higher priority */
+    uint64_t swap; /* bytes on the host for requests that were taken off the device */
 
     fti_switch residency;
     fti_switch coexecution;

@@ -16,6 +16,7 @@ typedef struct opening {
     const void *data; /* of a checkpoint in memory, or NULL */
     size_t size;
     const ftk_open_options *options;
+    fti_held_file *held; /* the provider's, from its judgement to its load */
 } opening;
 
 /* ---- stages ---- */
@@ -35,7 +36,8 @@ static fti_provider_query query_of(const opening *o, const char *backend, const 
                                 .container = fti_str(fti_checkpoint_container(o->e->checkpoint)),
                                 .backend = backend,
                                 .device_code = device_code,
-                                .record = o->options ? o->options->provider_record : NULL};
+                                .record = o->options ? o->options->provider_record : NULL,
+                                .held = o->held};
 }
 
 /* A provider's failure, with the file that it was wanted for where that is the reason. */
@@ -43,8 +45,8 @@ static ftk_status blame_file(const opening *o, ftk_status status, const ftk_erro
                              ftk_error *err) {
     if (status == FTK_OK) return FTK_OK;
     if (status == FTK_E_PROVIDER_NONE || status == FTK_E_PROVIDER_NOT_ALLOWED)
-        return fti_fail(err, status, "%s: %s", o->path, inner->message);
-    return fti_fail(err, status, "%s", inner->message);
+        return fti_fail(err, status, "%s: %-s", o->path, inner->message);
+    return fti_fail(err, status, "%-s", inner->message);
 }
 
 static ftk_status judge_provider(const opening *o, const char *backend, ftk_error *err) {
@@ -64,7 +66,7 @@ static ftk_status blame_kind(const opening *o, ftk_status status, const char *wh
     const json_t *setting = json_object_get(o->e->settings.all, "backend.kind");
     const char *origin = json_string_value(json_object_get(setting, "origin"));
     return fti_fail(err, status,
-                    "%s: backend.kind: %s: %s; set backend.kind to cpu or auto to run "
+                    "%s: backend.kind: %s: %-s; set backend.kind to cpu or auto to run "
                     "without it",
                     origin && strchr(origin, ':') ? origin : o->config->origin, kind_of(o->config),
                     what);
@@ -107,7 +109,7 @@ static ftk_status open_backend(const opening *o, ftk_error *err) {
     ftk_status status = create(&options, &made, &inner);
     /* What the backend takes for a wrong argument is the operator's setting. */
     if (status != FTK_OK)
-        return fti_fail(err, status == FTK_E_ARGUMENT ? FTK_E_CONFIG_VALUE : status, "%s: %s",
+        return fti_fail(err, status == FTK_E_ARGUMENT ? FTK_E_CONFIG_VALUE : status, "%s: %-s",
                         o->config->origin, inner.message);
     if (!made)
         return blame_kind(o, FTK_E_DEVICE_UNAVAILABLE,
@@ -274,7 +276,6 @@ static ftk_status refuse_unavailable(const struct ftk_config *c, ftk_error *err)
     } unavailable[] = {
         {c->ladder == FTI_ON, "memory.ladder: on"},
         {c->memory_host != FTI_BYTES_AUTO, "memory.host"},
-        {c->overcommit, "scheduler.overcommit: true"},
         {c->residency == FTI_ON, "moe.residency: on"},
         {c->coexecution == FTI_ON, "moe.coexecution: on"},
         {c->collect_stats, "moe.collect_stats: true"},
@@ -304,6 +305,10 @@ static ftk_status copy_settings(ftk_engine *e, const struct ftk_config *c, ftk_e
                                  .kernel_mask = c->kernel_mask,
                                  .prefill_tokens = c->prefill_tokens,
                                  .sequences = c->max_running,
+                                 .prefix_cache = c->prefix_cache,
+                                 .overcommit = c->overcommit,
+                                 .preempt = c->preempt,
+                                 .swap = c->swap,
                                  .origin = fti_strndup(c->origin, strlen(c->origin))};
     e->settings.all = fti_config_settings(c);
     e->kv_type = kv_type_of(c);
@@ -369,12 +374,17 @@ static ftk_status open_engine(opening *o, ftk_engine **out, ftk_error *err) {
     if (!e) return fti_no_memory(err, sizeof *e, "the engine");
     o->e = e;
     e->pid = getpid();
+    e->mark = fti_process_mark();
     e->ctx.engine = e;
     e->ctx.report.struct_size = (uint32_t)sizeof e->ctx.report;
     e->log = log_target(o->options);
     fti_fpenv saved = fti_fpenv_enter();
     ftk_status status = copy_settings(e, o->config, err);
+    fti_held_file held = FTI_HELD_FILE_INIT;
+    o->held = &held;
     if (status == FTK_OK) status = run_stages(o, err);
+    fti_held_file_release(&held);
+    o->held = NULL;
     if (status != FTK_OK)
         ftk_engine_close(e);
     else
@@ -398,8 +408,12 @@ ftk_status ftk_engine_open_memory(const ftk_config *config, const void *data, si
     return open_engine(&o, out, err);
 }
 
+static bool is_ours(const ftk_engine *e) {
+    return e->pid == getpid() && e->mark == fti_process_mark();
+}
+
 void ftk_engine_close(ftk_engine *e) {
-    if (!e || e->pid != getpid()) return;
+    if (!e || !is_ours(e)) return;
     fti_service_destroy(e);
     if (e->stream) (void)e->backend->ops->stream_sync(e->stream);
     if (e->model) e->provider->table->destroy(e->model);
@@ -420,7 +434,7 @@ void ftk_engine_close(ftk_engine *e) {
 /* ---- small questions ---- */
 
 ftk_status fti_engine_need(const ftk_engine *e, fti_stage stage, ftk_error *err) {
-    if (e->pid != getpid())
+    if (!is_ours(e))
         return fti_fail(err, FTK_E_STATE,
                         "the engine belongs to process %ld, which forked this one: open "
                         "another here",

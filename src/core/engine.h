@@ -1,7 +1,8 @@
 /*
  * engine.h: the engine inside. engine.c brings it up and takes it down, host.c is what
  * the provider sees of it, plan.c turns the provider's plan into memory, step.c runs one
- * step, serve.c requests, evaluate.c logits, provenance.c says what it is.
+ * step, move.c copies what sequences have in memory, serve.c runs requests, holdings.c says what
+ * memory they have, evaluate.c logits, provenance.c says what it is.
  */
 #ifndef FTI_ENGINE_H
 #define FTI_ENGINE_H
@@ -49,6 +50,8 @@ typedef struct fti_settings {
     uint32_t kernel_mask;
     uint32_t prefill_tokens;
     uint32_t sequences; /* scheduler.max_running */
+    bool prefix_cache, overcommit, preempt;
+    uint64_t swap; /* bytes */
     char *origin;
     json_t *all; /* as fti_config_settings gives them */
 } fti_settings;
@@ -85,6 +88,13 @@ typedef struct fti_step_buffers {
     uint32_t id_count;
 } fti_step_buffers;
 
+/* Memory on the host for requests that were taken off the device. */
+typedef struct fti_swap {
+    char *memory;         /* [units][unit_bytes] */
+    uint64_t unit_bytes;  /* of a KV page, keys and values of all layers */
+    uint32_t state_units; /* that hold a recurrent state */
+} fti_swap;
+
 /* The captured decode step of `rows` sequences with one row each. */
 typedef struct fti_decode_graph {
     uint32_t rows;
@@ -95,7 +105,8 @@ typedef struct fti_service fti_service; /* serve.c */
 
 struct ftk_engine {
     fti_lifecycle lifecycle;
-    pid_t pid; /* of the process that opened it */
+    pid_t pid;     /* of the process that opened it, */
+    unsigned mark; /* and what a fork does not keep of it */
     ftk_core_ctx ctx;
     fti_settings settings;
     fti_log_target log;
@@ -122,7 +133,7 @@ struct ftk_engine {
     void **computed;      /* [plan.tensor_count] */
     ftk_kv_view *kv;      /* [plan.kv_layer_count] */
     fti_block *kv_blocks; /* [2 * plan.kv_layer_count] */
-    fti_block state;      /* [sequences][plan.state_bytes] */
+    fti_block state;      /* [sequences + budget.snapshots][plan.state_bytes] */
     uint32_t kv_type;
 
     uint32_t *chosen; /* [variant_table_count] */
@@ -159,6 +170,7 @@ ftk_status fti_plan_memory(ftk_engine *engine, const struct ftk_config *config, 
 ftk_status fti_allocate(ftk_engine *engine, ftk_error *err);
 ftk_status fti_load_weights(ftk_engine *engine, const ftk_open_options *options, ftk_error *err);
 void fti_release_memory(ftk_engine *engine);
+const ftk_bank_part *fti_plan_bank(const ftk_plan *plan, uint64_t i);
 
 /* variants.c */
 ftk_status fti_choose_variants(ftk_engine *engine, ftk_error *err);
@@ -185,6 +197,16 @@ ftk_status fti_run_step(ftk_engine *engine, const fti_sequence *sequences, uint3
                         float *layers, bool *replayed, ftk_error *err);
 /* State zero for a slot. */
 ftk_status fti_clear_state(ftk_engine *engine, int32_t slot, ftk_error *err);
+
+/* move.c: copies of what a sequence has in memory, on the engine's stream */
+ftk_status fti_copy_state(ftk_engine *engine, int32_t to, int32_t from, ftk_error *err);
+ftk_status fti_copy_page(ftk_engine *engine, int32_t to, int32_t from, ftk_error *err);
+/* Between pages[page_count] and the state of `slot` on the device, and units[] of the swap
+ * space: those of the pages, then those of the state. Done when they return. */
+ftk_status fti_swap_out(ftk_engine *engine, const fti_swap *swap, const int32_t *units,
+                        const int32_t *pages, uint32_t page_count, int32_t slot, ftk_error *err);
+ftk_status fti_swap_in(ftk_engine *engine, const fti_swap *swap, const int32_t *units,
+                       const int32_t *pages, uint32_t page_count, int32_t slot, ftk_error *err);
 ftk_status fti_capture_decode(ftk_engine *engine, ftk_error *err);
 
 /* serve.c */

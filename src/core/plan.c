@@ -14,7 +14,7 @@ static const ftk_tensor_plan *tensor_at(const ftk_plan *plan, uint64_t i) {
                                                    i * plan->tensor_stride);
 }
 
-static const ftk_bank_part *bank_at(const ftk_plan *plan, uint64_t i) {
+const ftk_bank_part *fti_plan_bank(const ftk_plan *plan, uint64_t i) {
     return (const ftk_bank_part *)(const void *)((const char *)plan->bank_parts +
                                                  i * plan->bank_part_stride);
 }
@@ -96,7 +96,8 @@ static ftk_status check_plan(const ftk_engine *e, ftk_error *err) {
         p->kv_layer_stride < sizeof(ftk_kv_layer) || (p->kv_layer_count && !p->kv_layers))
         return broken_plan(err, whole, "an array or its stride is missing");
     for (uint64_t i = 0; i < p->tensor_count; i++) FTI_TRY(check_tensor(e, tensor_at(p, i), err));
-    for (uint64_t i = 0; i < p->bank_part_count; i++) FTI_TRY(check_bank(e, bank_at(p, i), err));
+    for (uint64_t i = 0; i < p->bank_part_count; i++)
+        FTI_TRY(check_bank(e, fti_plan_bank(p, i), err));
     for (uint64_t i = 0; i < p->kv_layer_count; i++) {
         const ftk_kv_layer *kv = kv_at(p, i);
         if (kv->kv_heads == 0 || kv->key_dim == 0 || kv->value_dim == 0 || kv->kv_heads > 4096 ||
@@ -159,7 +160,7 @@ static void count_weights(const ftk_engine *e, fti_budget_request *r) {
         *(mapped ? &r->weights_mapped : &r->weights_allocated) += tensor_bytes(t);
     }
     for (uint64_t i = 0; i < p->bank_part_count; i++) {
-        const ftk_bank_part *b = bank_at(p, i);
+        const ftk_bank_part *b = fti_plan_bank(p, i);
         bool mapped = mappable(e, b->tensor, b->offset);
         *(mapped ? &r->weights_mapped : &r->weights_allocated) += bank_bytes(b);
     }
@@ -220,8 +221,16 @@ ftk_status fti_plan_memory(ftk_engine *e, const struct ftk_config *config, ftk_e
     b->rows = step_rows(e);
     b->sequences = e->settings.sequences;
     b->logit_rows = logit_rows(e);
+    bool counted = config->snapshots != FTI_AUTO_COUNT;
+    /* One for each running request, and one that a request about to start goes on from. */
+    bool caches = config->prefix_cache && e->plan.state_bytes > 0;
     fti_budget_request r = {.kv_bytes_per_token = kv_bytes_per_token(e),
                             .state_bytes = e->plan.state_bytes * e->settings.sequences,
+                            .snapshot_bytes = e->plan.state_bytes,
+                            .snapshots = !caches   ? 0
+                                         : counted ? config->snapshots
+                                                   : e->settings.sequences + 1,
+                            .fewer_snapshots = !counted,
                             .workspace = e->workspace_bytes,
                             .page_tokens = FTI_PAGE_TOKENS,
                             .model_context = e->info.context,
@@ -300,8 +309,7 @@ ftk_status fti_allocate(ftk_engine *e, ftk_error *err) {
     fti_step_buffers *b = &e->buffers;
     FTI_TRY(allocate_tables(e, err));
     FTI_TRY(allocate_kv(e, err));
-    FTI_TRY(allocate_block(e, e->plan.state_bytes * e->settings.sequences, "recurrent state",
-                           &e->state, err));
+    FTI_TRY(allocate_block(e, e->budget.recurrent_state, "recurrent state", &e->state, err));
     FTI_TRY(allocate_block(e, e->workspace_bytes, "workspace", &b->workspace, err));
     FTI_TRY(allocate_block(e, b->id_count * sizeof(int32_t), "step arrays", &b->ids, err));
     return allocate_block(e, (uint64_t)b->logit_rows * e->info.vocabulary * sizeof(float), "logits",
@@ -357,7 +365,7 @@ static ftk_status place_tensor(ftk_engine *e, uint64_t i, ftk_error *err) {
 }
 
 static ftk_status place_bank(ftk_engine *e, uint64_t i, ftk_error *err) {
-    const ftk_bank_part *b = bank_at(&e->plan, i);
+    const ftk_bank_part *b = fti_plan_bank(&e->plan, i);
     fti_block *own = &e->owned[e->plan.tensor_count + i];
     uint64_t bytes = expert_bytes(b), stride = b->expert_stride;
     const void *data = adopt(e, b->tensor, b->offset, stride * (b->experts - 1) + bytes);

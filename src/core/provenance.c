@@ -9,15 +9,20 @@
 
 /* ---- JSON helpers ---- */
 
+/* What is no UTF-8 has no place in JSON: such bytes stand there as messages show them. */
 json_t *fti_json_str(ftk_str s) {
     json_t *json = json_stringn(s.data ? s.data : "", (size_t)s.size);
-    if (json) return json;
-    char *copy = fti_strndup(s.data, (size_t)s.size);
-    if (!copy) return NULL;
-    for (size_t i = 0; i < (size_t)s.size; i++)
-        if ((unsigned char)copy[i] >= 0x80u || copy[i] == 0) copy[i] = '?';
-    json = json_string(copy);
-    fti_free(copy);
+    if (json || !s.data) return json;
+    fti_text shown = {0};
+    for (size_t at = 0, length; at < (size_t)s.size; at += length ? length : 1) {
+        length = fti_utf8_length((const uint8_t *)s.data + at, (size_t)s.size - at);
+        if (length)
+            fti_text_append(&shown, s.data + at, length);
+        else
+            fti_text_printf(&shown, "\\x%02x", (unsigned char)s.data[at]);
+    }
+    if (!shown.failed) json = json_stringn(shown.data, shown.size);
+    fti_text_free(&shown);
     return json;
 }
 
@@ -74,12 +79,16 @@ static json_t *levels_json(const fti_provider *p) {
     return levels;
 }
 
-/* Where its code came from; a provider that is part of the program has no file. */
+/* Where its code came from. A provider that is part of the program has no file of its own: the
+ * digest is then of the one that holds it. */
 static void add_file(json_t **o, const fti_provider *p) {
     fti_json_set(o, "path", text(p->path));
     fti_json_set(o, "linked_in", json_boolean(p->linked));
     fti_json_set(o, "pinned", json_boolean(p->pinned));
-    fti_json_set(o, "sha256", p->linked ? json_null() : text(p->sha256));
+    fti_json_set(o, "sha256", p->sha256[0] ? text(p->sha256) : json_null());
+    fti_json_set(o, "sha256_of",
+                 p->linked ? p->linked_file ? text(p->linked_file) : json_null() : text(p->path));
+    fti_json_set(o, "sha256_reason", p->no_digest ? text(p->no_digest) : json_null());
     fti_json_set(o, "device", p->linked ? json_null() : number(p->device));
     fti_json_set(o, "inode", p->linked ? json_null() : number(p->inode));
     fti_json_set(o, "load_address", json_sprintf("0x%llx", (unsigned long long)p->load_address));
@@ -279,6 +288,7 @@ static json_t *resolved(const ftk_engine *e, const char *key) {
         return text(e->graph_count > 0 ? "on" : "off");
     if (strcmp(key, "memory.device") == 0 && planned) return number(e->budget.budget);
     if (strcmp(key, "memory.kv_tokens") == 0 && planned) return number(e->budget.context);
+    if (strcmp(key, "memory.snapshots") == 0 && planned) return number(e->budget.snapshots);
     if (strcmp(key, "memory.kv_type") == 0) return text(kv_word(e->kv_type));
     return json_null();
 }
@@ -318,7 +328,9 @@ static json_t *memory_json(const ftk_engine *e) {
                 {"available", b->available},
                 {"allocated", e->backend->ops->memory_used(e->backend)},
                 {"context", b->context},
-                {"requests", e->settings.sequences}};
+                {"requests", e->settings.sequences},
+                {"snapshots", b->snapshots},
+                {"swap", e->settings.swap}};
     json_t *o = json_object();
     for (size_t i = 0; i < FTI_COUNT(rows); i++)
         fti_json_set(&o, rows[i].key, number(rows[i].value));

@@ -91,9 +91,10 @@ static ftk_status fill_request(fti_request *r, const ftk_request *asked, const i
     FTI_TRY(copy_biases(r, &asked->sampling, err));
     r->sampling = fti_sampling_of(&asked->sampling, r->biases, asked->logprobs);
     r->ids = fti_calloc(r->capacity, sizeof *r->ids);
-    r->pages = fti_calloc(r->page_count, sizeof *r->pages);
+    r->pages = fti_calloc(r->page_limit, sizeof *r->pages);
+    r->units = fti_calloc(r->unit_limit, sizeof *r->units);
     r->hash = XXH3_createState();
-    if (!r->ids || !r->pages || !r->hash)
+    if (!r->ids || !r->pages || !r->units || !r->hash)
         return fti_no_memory(err, r->capacity * sizeof *r->ids, "a request's tokens");
     memcpy(r->ids, prompt, count * sizeof *prompt);
     XXH3_64bits_reset(r->hash);
@@ -102,26 +103,26 @@ static ftk_status fill_request(fti_request *r, const ftk_request *asked, const i
 }
 
 ftk_status fti_request_create(const ftk_request *asked, const int32_t *prompt, size_t count,
-                              uint32_t context, size_t longest_piece, uint32_t most_rows,
-                              fti_request **out, ftk_error *err) {
+                              const fti_request_limits *limits, fti_request **out, ftk_error *err) {
     fti_request *r = fti_calloc(1, sizeof *r);
     if (!r) return fti_no_memory(err, sizeof *r, "a request");
-    uint64_t room = context - count + 1;
+    uint64_t room = limits->context - count + 1;
     r->max_tokens = asked->max_tokens && asked->max_tokens < room ? asked->max_tokens
                                                                   : (uint32_t)room;
     r->capacity = count + r->max_tokens;
     r->counts.prompt = count;
-    r->counts.chunk = asked->chunk && asked->chunk < most_rows ? asked->chunk : most_rows;
-    r->page_count = (uint32_t)((fti_request_positions(r) + FTI_PAGE_TOKENS - 1) / FTI_PAGE_TOKENS);
+    bool chunked = asked->chunk && asked->chunk < limits->most_rows;
+    r->counts.chunk = chunked ? asked->chunk : limits->most_rows;
+    r->page_limit = fti_pages_for(fti_request_positions(r));
+    r->unit_limit = limits->swaps ? r->page_limit + limits->state_units : 0;
     r->ignore_end = asked->ignore_end != 0;
     r->counts.priority = r->waiter.priority = asked->priority;
-    r->waiter.pages = r->page_count;
     r->on_event = asked->on_event;
     r->user = asked->user;
-    r->slot = -1;
+    r->slot = r->reserve = -1;
     r->result = (ftk_generate_result)FTK_GENERATE_RESULT_INIT;
     r->result.prompt_tokens = count;
-    ftk_status status = fill_request(r, asked, prompt, count, longest_piece, err);
+    ftk_status status = fill_request(r, asked, prompt, count, limits->longest_piece, err);
     if (status != FTK_OK)
         fti_request_free(r);
     else
@@ -142,6 +143,7 @@ void fti_request_free(fti_request *r) {
     fti_free(r->text.buffer);
     fti_free(r->biases);
     fti_free(r->pages);
+    fti_free(r->units);
     fti_free(r->ids);
     fti_free(r);
 }

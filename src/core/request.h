@@ -11,7 +11,7 @@
 #include "core/sampler.h"
 #include "core/tokenizer.h"
 #include "freetoken/freetoken.h"
-#include "sched/pages.h"
+#include "sched/prefix.h"
 #include "sched/queue.h"
 #include "sched/steps.h"
 
@@ -65,9 +65,17 @@ typedef struct fti_request {
     fti_sampling sampling;
     ftk_logit_bias *biases; /* owned copy that sampling points to */
 
-    int32_t slot;   /* of recurrent state, while running */
-    int32_t *pages; /* of the KV cache, while running: [page_count] */
-    uint32_t page_count;
+    /* What it holds (holdings.c). */
+    int32_t slot;                    /* of recurrent state, while running; -1: none */
+    int32_t reserve;                 /* slot for a snapshot at the prompt's end; -1: none */
+    int32_t *pages;                  /* of the KV cache, while running: [page_limit] */
+    uint32_t page_count, page_limit; /* held; that it may come to need */
+    int32_t *units;                  /* of swap space: [unit_limit] */
+    uint32_t unit_count, unit_limit; /* held; that it may come to need, 0 without swap space */
+    bool swapped;                    /* its pages and state lie in `units` */
+    bool matched;                    /* it is a holder of what `match` names */
+    fti_prefix_match match;          /* where it can go on from */
+    uint64_t peak; /* positions that have run, before a preemption threw them away */
 
     fti_text_out text;
     XXH3_state_t *hash;
@@ -76,6 +84,8 @@ typedef struct fti_request {
     double first_token; /* when its logits came; 0 before */
     double last_token;
     ftk_generate_result result;
+    uint64_t reused;      /* tokens that the prefix cache had */
+    uint64_t preemptions; /* of this request */
 
     int (*on_event)(void *user, const ftk_event *event);
     void *user;
@@ -101,11 +111,18 @@ static inline fti_sampling fti_sampling_of(const ftk_sampling *s, const ftk_logi
                           .seed = s->seed};
 }
 
-/* Copies a checked request whose prompt is `prompt`. `context` bounds prompt and answer,
- * `longest_piece` the bytes of a token. */
+/* What bounds every request of an engine. */
+typedef struct fti_request_limits {
+    uint32_t context;     /* tokens of prompt and answer */
+    size_t longest_piece; /* bytes of a token */
+    uint32_t most_rows;   /* of a prompt in one step */
+    bool swaps;           /* there is swap space, */
+    uint32_t state_units; /* of which a recurrent state takes so much */
+} fti_request_limits;
+
+/* Copies a checked request whose prompt is `prompt`. */
 ftk_status fti_request_create(const ftk_request *asked, const int32_t *prompt, size_t count,
-                              uint32_t context, size_t longest_piece, uint32_t most_rows,
-                              fti_request **out, ftk_error *err);
+                              const fti_request_limits *limits, fti_request **out, ftk_error *err);
 void fti_request_free(fti_request *request);
 
 /* Queues a copy of `event`, the engine's `number`-th; false: out of memory. */
@@ -118,6 +135,15 @@ static inline fti_request *fti_request_of(fti_waiter *waiter) {
 /* Positions that this request may come to occupy. */
 static inline uint64_t fti_request_positions(const fti_request *r) {
     return r->counts.prompt + r->max_tokens - 1;
+}
+
+static inline uint32_t fti_pages_for(uint64_t positions) {
+    return (uint32_t)((positions + FTI_PAGE_TOKENS - 1) / FTI_PAGE_TOKENS);
+}
+
+/* Tokens that there are: the prompt's and the chosen ones. */
+static inline uint64_t fti_request_known(const fti_request *r) {
+    return r->counts.prompt + r->counts.chosen;
 }
 
 #endif

@@ -9,44 +9,15 @@
  */
 #include "core/serve.h"
 
-#include "core/engine.h"
 #include "core/fpenv.h"
-#include "core/stats.h"
+#include "core/service.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
-struct fti_service {
-    pthread_mutex_t lock;
-    pthread_cond_t changed; /* work has come, an event was queued, a step has ended */
-    pthread_t thread;
-    bool threaded; /* the engine's own thread runs steps */
-    bool stop;     /* it shall end */
-    bool stepping; /* somebody has the right to run steps */
-
-    fti_request *requests, *last; /* in order of arrival, ended ones with events included */
-    uint64_t next_id, next_event;
-    fti_queue waiting;
-    fti_request **runners; /* [sequences] in order of admission */
-    uint32_t running;
-    bool cancelling; /* a request has been cancelled that may not have ended */
-    fti_numbers slots, pages;
-
-    /* Of the step at hand; only the thread that runs steps touches these. */
-    fti_request **batch; /* [sequences] */
-    fti_request_counts *counts;
-    fti_step_share *shares;
-    fti_sequence *sequences;
-
-    double stepped; /* when its logits came */
-
-    fti_stats stats;
-};
-
-static double now(void) {
+double fti_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
@@ -60,10 +31,9 @@ static void destroy_service(fti_service *s) {
         fti_request_free(r);
         r = next;
     }
-    fti_numbers_destroy(&s->slots);
-    fti_numbers_destroy(&s->pages);
+    fti_holdings_destroy(s);
     fti_stats_destroy(&s->stats);
-    void *const owned[] = {s->runners, s->batch, s->counts, s->shares, s->sequences};
+    void *const owned[] = {s->runners, s->batch, s->counts, s->shares, s->sequence_parts};
     for (size_t i = 0; i < FTI_COUNT(owned); i++) fti_free(owned[i]);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
@@ -89,16 +59,16 @@ ftk_status fti_service_create(ftk_engine *e, ftk_error *err) {
     s->batch = fti_calloc(n, sizeof(fti_request *));   /* NOLINT(bugprone-sizeof-expression) */
     s->counts = fti_calloc(n, sizeof *s->counts);
     s->shares = fti_calloc(n, sizeof *s->shares);
-    s->sequences = fti_calloc(n, sizeof *s->sequences);
-    bool pools = fti_numbers_create(&s->slots, n) &&
-                 fti_numbers_create(&s->pages, e->budget.pages) &&
-                 fti_stats_create(&s->stats, e->buffers.rows, n);
-    if (!pools || !s->runners || !s->batch || !s->counts || !s->shares || !s->sequences) {
+    s->sequence_parts = fti_calloc(n, sizeof *s->sequence_parts);
+    ftk_status status = fti_holdings_create(e, s, err);
+    if (status == FTK_OK && (!fti_stats_create(&s->stats, e->buffers.rows, n) || !s->runners ||
+                             !s->batch || !s->counts || !s->shares || !s->sequence_parts))
+        status = fti_no_memory(err, (uint64_t)n * sizeof *s->sequence_parts, "the request service");
+    if (status == FTK_OK)
+        e->service = s;
+    else
         destroy_service(s);
-        return fti_no_memory(err, (uint64_t)n * sizeof *s->sequences, "the request service");
-    }
-    e->service = s;
-    return FTK_OK;
+    return status;
 }
 
 void fti_service_destroy(ftk_engine *e) {
@@ -133,10 +103,11 @@ void fti_steps_end(ftk_engine *e) {
 ftk_status fti_service_borrow(ftk_engine *e, uint64_t tokens, int32_t *slot, int32_t *pages,
                               uint32_t *page_count, ftk_error *err) {
     fti_service *s = e->service;
-    uint32_t count = (uint32_t)((tokens + FTI_PAGE_TOKENS - 1) / FTI_PAGE_TOKENS);
+    uint32_t count = fti_pages_for(tokens);
     pthread_mutex_lock(&s->lock);
     uint32_t busy = s->running + s->waiting.count;
-    bool taken = busy == 0 && fti_numbers_take(&s->slots, 1, slot);
+    bool taken = busy == 0 && fti_prefix_evict(&s->prefix, count, 1) &&
+                 fti_numbers_take(&s->slots, 1, slot);
     if (taken && !fti_numbers_take(&s->pages, count, pages)) {
         fti_numbers_give(&s->slots, slot, 1);
         taken = false;
@@ -168,45 +139,11 @@ static void add_request(fti_service *s, fti_request *r) {
     r->previous = s->last;
     *(s->last ? &s->last->next : &s->requests) = r;
     s->last = r;
-    fti_queue_add(&s->waiting, &r->waiter);
 }
 
 static void remove_request(fti_service *s, const fti_request *gone) {
     *(gone->previous ? &gone->previous->next : &s->requests) = gone->next;
     *(gone->next ? &gone->next->previous : &s->last) = gone->previous;
-}
-
-static fti_room room_of(const fti_service *s) {
-    return (fti_room){s->slots.available, s->pages.available};
-}
-
-static void count_held(fti_service *s, const fti_room *room) {
-    const fti_waiter *next = fti_queue_next(&s->waiting);
-    if (next) s->stats.held[fti_queue_reason(&s->waiting, next, room)]++;
-}
-
-/* What the queue lets start fits whole: taking it cannot fail. */
-static void admit(fti_service *s) {
-    for (;;) {
-        const fti_room room = room_of(s);
-        fti_waiter *started = fti_queue_start(&s->waiting, &room);
-        if (!started) {
-            count_held(s, &room);
-            return;
-        }
-        fti_request *r = fti_request_of(started);
-        (void)fti_numbers_take(&s->slots, 1, &r->slot);
-        (void)fti_numbers_take(&s->pages, r->page_count, r->pages);
-        r->state = FTI_REQUEST_RUNNING;
-        s->runners[s->running++] = r;
-        fti_times_add(&s->stats.queue, now() - r->submitted);
-    }
-}
-
-static void remove_runner(fti_service *s, const fti_request *gone) {
-    uint32_t at = 0;
-    while (s->runners[at] != gone) at++;
-    for (s->running--; at < s->running; at++) s->runners[at] = s->runners[at + 1];
 }
 
 /* ---- events, without the lock ---- */
@@ -228,7 +165,7 @@ static void deliver(ftk_engine *e, fti_request *r, ftk_event *event) {
 static void settle_result(fti_request *r, uint32_t finish) {
     r->result.finish = finish;
     r->result.hash = XXH3_64bits_digest(r->hash);
-    if (r->first_token > 0) r->result.decode_seconds = now() - r->first_token;
+    if (r->first_token > 0) r->result.decode_seconds = fti_now() - r->first_token;
 }
 
 /* Releases what the request holds before its last event, so that whoever reacts to it finds
@@ -236,14 +173,7 @@ static void settle_result(fti_request *r, uint32_t finish) {
 static void release(ftk_engine *e, fti_request *r) {
     fti_service *s = e->service;
     pthread_mutex_lock(&s->lock);
-    if (r->state == FTI_REQUEST_RUNNING) {
-        fti_numbers_give(&s->slots, &r->slot, 1);
-        fti_numbers_give(&s->pages, r->pages, r->page_count);
-        remove_runner(s, r);
-    } else {
-        fti_queue_remove(&s->waiting, &r->waiter);
-    }
-    r->state = FTI_REQUEST_ENDED;
+    fti_holdings_release(s, r, r->result.finish != FTK_FINISH_ERROR);
     s->stats.ended[r->result.finish]++;
     pthread_mutex_unlock(&s->lock);
 }
@@ -261,7 +191,9 @@ static void end_request(ftk_engine *e, fti_request *r, uint32_t finish, const ft
                        .token = -1,
                        .status = failure ? failure->status : FTK_OK,
                        .message = failure ? failure->message : NULL,
-                       .result = r->result};
+                       .result = r->result,
+                       .reused_tokens = r->reused,
+                       .preemptions = r->preemptions};
     if (failure)
         fti_log(e, FTK_LOG_WARNING, "request %llu failed: %s", (unsigned long long)r->id,
                 failure->message);
@@ -290,18 +222,20 @@ static void end_cancelled(ftk_engine *e) {
     }
 }
 
-/* Fills the batch with the running requests; returns how many take part in the step. */
-static uint32_t gather(ftk_engine *e) {
+static void end_unfilled(ftk_engine *e, fti_request *r, const ftk_error *failure) {
+    end_request(e, r, FTK_FINISH_ERROR, failure);
+}
+
+/* Rows for the running requests; how many of them take part. */
+static uint32_t decide(ftk_engine *e) {
     fti_service *s = e->service;
-    pthread_mutex_lock(&s->lock);
-    admit(s);
-    uint32_t count = s->running;
-    for (uint32_t i = 0; i < count; i++) s->batch[i] = s->runners[i];
-    pthread_mutex_unlock(&s->lock);
-    for (uint32_t i = 0; i < count; i++) s->counts[i] = s->batch[i]->counts;
-    fti_next_step(s->counts, count, e->buffers.rows, s->shares);
     uint32_t part = 0;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < s->running; i++) {
+        s->batch[i] = s->runners[i];
+        s->counts[i] = s->batch[i]->counts;
+    }
+    fti_next_step(s->counts, s->running, e->buffers.rows, s->shares);
+    for (uint32_t i = 0; i < s->running; i++) {
         if (s->shares[i].rows == 0) continue;
         s->batch[part] = s->batch[i];
         s->shares[part++] = s->shares[i];
@@ -309,26 +243,33 @@ static uint32_t gather(ftk_engine *e) {
     return part;
 }
 
-static ftk_status start_sequence(ftk_engine *e, fti_request *r, ftk_error *err) {
-    if (r->started > 0) return FTK_OK;
-    r->started = now();
-    return fti_clear_state(e, r->slot, err);
+/* Fills the batch; returns how many requests take part in the step. Whoever finds no page for
+ * its rows leaves, or makes others leave: then the step is another one. */
+static uint32_t gather(ftk_engine *e) {
+    fti_service *s = e->service;
+    fti_holdings_admit(e, end_unfilled);
+    for (;;) {
+        uint32_t count = decide(e), i = 0;
+        while (i < count &&
+               fti_holdings_grow(e, s->batch[i], s->shares[i].first + s->shares[i].rows))
+            i++;
+        if (i == count) return count;
+    }
 }
 
 static ftk_status run_batch(ftk_engine *e, uint32_t count, bool *replayed, ftk_error *err) {
     fti_service *s = e->service;
     for (uint32_t i = 0; i < count; i++) {
         const fti_request *r = s->batch[i];
-        FTI_TRY(start_sequence(e, s->batch[i], err));
-        s->sequences[i] = (fti_sequence){.tokens = r->ids + s->shares[i].first,
-                                         .pages = r->pages,
-                                         .page_count = r->page_count,
-                                         .slot = r->slot,
-                                         .first = s->shares[i].first,
-                                         .rows = s->shares[i].rows,
-                                         .logit_rows = s->shares[i].samples ? 1 : 0};
+        s->sequence_parts[i] = (fti_sequence){.tokens = r->ids + s->shares[i].first,
+                                              .pages = r->pages,
+                                              .page_count = r->page_count,
+                                              .slot = r->slot,
+                                              .first = s->shares[i].first,
+                                              .rows = s->shares[i].rows,
+                                              .logit_rows = s->shares[i].samples ? 1 : 0};
     }
-    return fti_run_step(e, s->sequences, count, NULL, replayed, err);
+    return fti_run_step(e, s->sequence_parts, count, NULL, replayed, err);
 }
 
 /* The row of logits for another token of `r` has come. */
@@ -341,6 +282,13 @@ static void count_token(fti_service *s, fti_request *r) {
         fti_times_add(&s->stats.token, s->stepped - r->last_token);
     }
     r->last_token = s->stepped;
+}
+
+/* Rows of a share that had run before a preemption. */
+static uint64_t again(const fti_request *r, const fti_step_share *share) {
+    if (share->first >= r->peak) return 0;
+    uint64_t left = r->peak - share->first;
+    return left < share->rows ? left : share->rows;
 }
 
 static void count_step(fti_service *s, uint32_t count, bool replayed, uint32_t *rows_out) {
@@ -356,6 +304,7 @@ static void count_step(fti_service *s, uint32_t count, bool replayed, uint32_t *
         *(share->decode ? &r->result.decode_steps : &r->result.prefill_steps) += 1;
         r->result.graph_replays += replayed && share->decode;
         r->counts.computed += share->rows;
+        stats->recomputed += again(r, share);
         if (share->samples) count_token(s, r);
     }
     stats->steps++;
@@ -430,7 +379,7 @@ static void fail_batch(ftk_engine *e, uint32_t count, const ftk_error *failure) 
 
 /* Of those that nothing can come from any more, the first; one that has just arrived is not. */
 static fti_request *stalled_request(const fti_service *s) {
-    const fti_room room = room_of(s);
+    const fti_room room = fti_holdings_room(s);
     fti_waiter *next = fti_queue_next(&s->waiting);
     if (s->running > 0) return s->runners[0];
     bool fits = next && fti_queue_reason(&s->waiting, next, &room) == FTI_WAIT_STEP;
@@ -447,10 +396,11 @@ static ftk_status check_idle(ftk_engine *e, ftk_error *err) {
     if (r)
         fti_fail(&failure, FTK_E_INTERNAL,
                  "the scheduler has stalled: %u requests run, %u wait, and no row can run: request "
-                 "%llu needs a state slot and %u pages of the KV cache, %u of %u slots and %u of "
-                 "%u pages are free: please report this",
-                 s->running, s->waiting.count, (unsigned long long)r->id, r->page_count,
-                 s->slots.available, s->slots.count, s->pages.available, s->pages.count);
+                 "%llu needs %u state slots, %u pages of the KV cache and %u units of swap space, "
+                 "of which %u, %u and %u are free: please report this",
+                 s->running, s->waiting.count, (unsigned long long)r->id, r->waiter.needs.slots,
+                 r->waiter.needs.pages, r->waiter.needs.swap, s->slots.available,
+                 s->pages.available, s->units.available);
     pthread_mutex_unlock(&s->lock);
     if (!r) return FTK_OK;
     end_request(e, r, FTK_FINISH_ERROR, &failure);
@@ -471,8 +421,9 @@ static ftk_status run_one(ftk_engine *e, uint32_t *rows, ftk_error *err) {
         fail_batch(e, count, &failure);
         return fti_fail(err, status, "%s", failure.message);
     }
-    s->stepped = now();
+    s->stepped = fti_now();
     count_step(s, count, replayed, rows);
+    for (uint32_t i = 0; i < count; i++) fti_holdings_snapshot(e, s->batch[i], s->shares[i].first);
     const float *logits = e->buffers.host_logits;
     for (uint32_t i = 0; i < count; i++) {
         if (!s->shares[i].samples) continue;
@@ -579,12 +530,13 @@ ftk_status ftk_engine_stop(ftk_engine *e, ftk_error *err) {
 static ftk_status enqueue(ftk_engine *e, fti_request *r, uint64_t *id) {
     fti_service *s = e->service;
     fti_fpenv saved = fti_fpenv_enter();
-    double time = now();
+    double time = fti_now();
     fti_fpenv_leave(saved);
     pthread_mutex_lock(&s->lock);
     *id = r->id = s->next_id++;
     r->submitted = time;
     add_request(s, r);
+    fti_holdings_wait(e, r);
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
     return FTK_OK;
@@ -596,12 +548,20 @@ ftk_status ftk_submit(ftk_engine *e, const ftk_request *asked, uint64_t *id, ftk
     FTI_TRY(fti_engine_need(e, FTI_STAGE_READY, err));
     fti_ids prompt = {0};
     fti_request *r = NULL;
+    const fti_service *s = e->service;
+    const fti_request_limits limits = {.context = e->budget.context,
+                                       .longest_piece = e->longest_piece,
+                                       .most_rows = e->settings.prefill_tokens,
+                                       .swaps = s->units.count > 0,
+                                       .state_units = s->swap.state_units};
     ftk_status status = fti_check_request(e, asked, &prompt, err);
     if (status == FTK_OK)
-        status = fti_request_create(asked, prompt.data, prompt.count, e->budget.context,
-                                    e->longest_piece, e->settings.prefill_tokens, &r, err);
+        status = fti_request_create(asked, prompt.data, prompt.count, &limits, &r, err);
     fti_ids_free(&prompt);
-    return status == FTK_OK ? enqueue(e, r, id) : status;
+    if (status == FTK_OK) status = fti_holdings_check(s, r, err);
+    if (status == FTK_OK) return enqueue(e, r, id);
+    fti_request_free(r);
+    return status;
 }
 
 ftk_status ftk_cancel(ftk_engine *e, uint64_t id, ftk_error *err) {
@@ -783,37 +743,61 @@ ftk_status ftk_generate(ftk_engine *engine, const int32_t *prompt, size_t count,
     return FTK_OK;
 }
 
+/* ---- the prefix cache ---- */
+
+ftk_status ftk_engine_forget(ftk_engine *e, ftk_error *err) {
+    if (!e) return fti_fail(err, FTK_E_ARGUMENT, "engine must not be NULL");
+    FTI_TRY(fti_engine_need(e, FTI_STAGE_READY, err));
+    fti_service *s = e->service;
+    pthread_mutex_lock(&s->lock);
+    fti_prefix_clear(&s->prefix);
+    pthread_mutex_unlock(&s->lock);
+    return FTK_OK;
+}
+
 /* ---- statistics ---- */
 
 /* Requests that have not ended, in order of arrival; those that wait say what for. */
 static json_t *live_requests(const fti_service *s) {
-    const fti_room room = room_of(s);
+    const fti_room room = fti_holdings_room(s);
     json_t *list = json_array();
     for (const fti_request *r = s->requests; r; r = r->next) {
         if (r->state == FTI_REQUEST_ENDED) continue;
+        bool running = r->state == FTI_REQUEST_RUNNING;
         json_t *o = json_object();
         fti_json_set(&o, "id", json_integer((json_int_t)r->id));
         fti_json_set(&o, "priority", json_integer(r->waiter.priority));
-        fti_json_set(&o, "running", json_boolean(r->state == FTI_REQUEST_RUNNING));
-        fti_json_set(&o, "pages", json_integer(r->page_count));
-        if (r->state == FTI_REQUEST_WAITING)
-            fti_json_set(
-                &o, "waits_for",
-                json_string(fti_wait_text(fti_queue_reason(&s->waiting, &r->waiter, &room))));
+        fti_json_set(&o, "running", json_boolean(running));
+        fti_json_set(&o, "pages", json_integer(running ? r->page_count : r->page_limit));
+        if (!running) {
+            fti_wait why = fti_queue_reason(&s->waiting, &r->waiter, &room);
+            fti_json_set(&o, "waits_for", json_string(fti_wait_text(why)));
+            fti_json_set(&o, "swapped", json_boolean(r->swapped));
+        }
         fti_json_append(&list, o);
     }
     return list;
 }
 
+/* Numbers that running requests hold, as against those that only the prefix cache does. */
+static uint32_t used(const fti_numbers *pool, uint32_t cached) {
+    return pool->count - pool->available - cached;
+}
+
 static fti_stats_view view_of(const fti_service *s) {
-    const fti_room room = room_of(s);
+    const fti_room room = fti_holdings_room(s);
     fti_stats_view v = {.stats = &s->stats,
                         .running = s->running,
                         .waiting = s->waiting.count,
-                        .pages_used = s->pages.count - s->pages.available,
                         .pages = s->pages.count,
-                        .slots_used = s->slots.count - s->slots.available,
-                        .slots = s->slots.count};
+                        .slots = s->slots.count,
+                        .units_used = s->units.count - s->units.available,
+                        .units = s->units.count,
+                        .forgotten_pages = s->prefix.forgotten_pages,
+                        .forgotten_snapshots = s->prefix.forgotten_snapshots};
+    fti_prefix_evictable(&s->prefix, &v.pages_cached, &v.slots_cached);
+    v.pages_used = used(&s->pages, v.pages_cached);
+    v.slots_used = used(&s->slots, v.slots_cached);
     for (const fti_waiter *w = s->waiting.first; w; w = w->after)
         v.waits_for[fti_queue_reason(&s->waiting, w, &room)]++;
     return v;

@@ -108,6 +108,13 @@ static json_t *finishes_json(const fti_stats *s) {
     return o;
 }
 
+static json_t *preemptions_json(const fti_stats *s) {
+    json_t *o = json_object();
+    set_number(&o, "recompute", s->preempted[0]);
+    set_number(&o, "swap", s->preempted[1]);
+    return o;
+}
+
 static json_t *waiting_json(const fti_stats_view *v) {
     json_t *o = json_object();
     for (uint32_t i = 0; i < FTI_WAIT_REASONS; i++)
@@ -119,6 +126,7 @@ static json_t *held_json(const fti_stats *s) {
     json_t *o = json_object();
     set_number(&o, fti_wait_text(FTI_WAIT_SLOT), s->held[FTI_WAIT_SLOT]);
     set_number(&o, fti_wait_text(FTI_WAIT_PAGES), s->held[FTI_WAIT_PAGES]);
+    set_number(&o, fti_wait_text(FTI_WAIT_SWAP), s->held[FTI_WAIT_SWAP]);
     return o;
 }
 
@@ -137,10 +145,19 @@ json_t *fti_stats_json(const fti_stats_view *v) {
                 {"requests_ended", ended(s)},
                 {"pages_used", v->pages_used},
                 {"pages", v->pages},
+                {"pages_cached", v->pages_cached},
                 {"state_slots_used", v->slots_used},
-                {"state_slots", v->slots}};
+                {"state_slots", v->slots},
+                {"state_slots_cached", v->slots_cached},
+                {"swap_units_used", v->units_used},
+                {"swap_units", v->units},
+                {"reused_tokens", s->reused},
+                {"recomputed_rows", s->recomputed},
+                {"forgotten_pages", v->forgotten_pages},
+                {"forgotten_snapshots", v->forgotten_snapshots}};
     for (size_t i = 0; i < FTI_COUNT(rows); i++) set_number(&o, rows[i].key, rows[i].value);
     fti_json_set(&o, "ended_by", finishes_json(s));
+    fti_json_set(&o, "preemptions", preemptions_json(s));
     fti_json_set(&o, "waiting_for", waiting_json(v));
     fti_json_set(&o, "held_steps", held_json(s));
     fti_json_set(&o, "rows_histogram", histogram(s->by_rows, s->rows));
@@ -209,6 +226,30 @@ static void requests_text(const fti_stats_view *v, fti_text *out) {
          "Steps that the next request could not start with, by what lacked.");
     line(out, "steps_held_total", "for", fti_wait_text(FTI_WAIT_SLOT), s->held[FTI_WAIT_SLOT]);
     line(out, "steps_held_total", "for", fti_wait_text(FTI_WAIT_PAGES), s->held[FTI_WAIT_PAGES]);
+    line(out, "steps_held_total", "for", fti_wait_text(FTI_WAIT_SWAP), s->held[FTI_WAIT_SWAP]);
+    head(out, "preemptions_total", "counter", "Requests taken off the machine, by how.");
+    line(out, "preemptions_total", "how", "recompute", s->preempted[0]);
+    line(out, "preemptions_total", "how", "swap", s->preempted[1]);
+}
+
+static void memory_text(const fti_stats_view *v, fti_text *out) {
+    single(out, "kv_pages_used", "gauge", "Pages of the KV cache that requests hold.",
+           v->pages_used);
+    single(out, "kv_pages_cached", "gauge", "Pages of the KV cache that only the prefix cache has.",
+           v->pages_cached);
+    single(out, "kv_pages", "gauge", "Pages of the KV cache.", v->pages);
+    single(out, "state_slots_used", "gauge", "Slots of recurrent state that requests hold.",
+           v->slots_used);
+    single(out, "state_slots_cached", "gauge", "Slots of recurrent state with snapshots.",
+           v->slots_cached);
+    single(out, "state_slots", "gauge", "Slots of recurrent state.", v->slots);
+    single(out, "swap_units_used", "gauge", "Units of swap space that requests hold.",
+           v->units_used);
+    single(out, "swap_units", "gauge", "Units of swap space, each of a page of the KV cache.",
+           v->units);
+    head(out, "prefix_forgotten_total", "counter", "What the prefix cache has forgotten.");
+    line(out, "prefix_forgotten_total", "what", "page", v->forgotten_pages);
+    line(out, "prefix_forgotten_total", "what", "snapshot", v->forgotten_snapshots);
 }
 
 void fti_stats_text(const fti_stats_view *v, fti_text *out) {
@@ -220,11 +261,11 @@ void fti_stats_text(const fti_stats_view *v, fti_text *out) {
     line(out, "rows_total", "kind", "prompt", s->prompt_rows);
     line(out, "rows_total", "kind", "decode", s->decode_rows);
     requests_text(v, out);
-    single(out, "kv_pages_used", "gauge", "Pages of the KV cache that requests hold.",
-           v->pages_used);
-    single(out, "kv_pages", "gauge", "Pages of the KV cache.", v->pages);
-    single(out, "state_slots_used", "gauge", "Slots of recurrent state in use.", v->slots_used);
-    single(out, "state_slots", "gauge", "Slots of recurrent state.", v->slots);
+    single(out, "reused_tokens_total", "counter", "Tokens of prompts that the prefix cache had.",
+           s->reused);
+    single(out, "recomputed_rows_total", "counter", "Rows that had run before a preemption.",
+           s->recomputed);
+    memory_text(v, out);
     sizes_text(out, "step_rows_total", "Steps, by rows that ran.", s->by_rows, s->rows);
     sizes_text(out, "decode_batch_total", "Steps, by requests that decoded in them.",
                s->by_sequences, s->sequences);

@@ -29,6 +29,9 @@ double fti_times_quantile(const fti_times *times, double q);
 
 typedef struct fti_stats {
     uint64_t steps, replays, prompt_rows, decode_rows;
+    uint64_t reused;                      /* tokens that the prefix cache had */
+    uint64_t recomputed;                  /* rows that had run before a preemption */
+    uint64_t preempted[2];                /* to be computed again; to swap space */
     uint64_t ended[FTK_FINISH_ERROR + 1]; /* requests, by finish */
     uint64_t held[FTI_WAIT_REASONS];      /* steps that the next request did not start with */
     uint64_t *by_rows;                    /* [rows + 1] steps that ran so many rows */
@@ -45,6 +48,9 @@ typedef struct fti_stats_view {
     uint32_t running, waiting;
     uint32_t waits_for[FTI_WAIT_REASONS];
     uint32_t pages_used, pages, slots_used, slots;
+    uint32_t pages_cached, slots_cached; /* not used, and not free: the prefix cache has them */
+    uint32_t units_used, units;          /* of swap space */
+    uint64_t forgotten_pages, forgotten_snapshots;
 } fti_stats_view;
 
 bool fti_stats_create(fti_stats *stats, uint32_t rows, uint32_t sequences);

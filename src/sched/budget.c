@@ -6,26 +6,41 @@ static uint64_t spendable(const fti_budget_request *r) {
     return most > r->reserve ? most - r->reserve : 0;
 }
 
+/* Of the sequences and of the snapshots that were asked for by number. */
+static bool state_bytes(const fti_budget_request *r, uint64_t *bytes) {
+    uint32_t snapshots = r->fewer_snapshots ? 0 : r->snapshots;
+    return fti_mul_u64(r->snapshot_bytes, snapshots, bytes) &&
+           fti_add_u64(*bytes, r->state_bytes, bytes);
+}
+
 /* Everything but the KV cache; false on overflow. */
 static bool fixed_bytes(const fti_budget_request *r, uint64_t *fixed) {
-    return fti_add_u64(r->weights_allocated, r->state_bytes, fixed) &&
+    return state_bytes(r, fixed) && fti_add_u64(*fixed, r->weights_allocated, fixed) &&
            fti_add_u64(*fixed, r->workspace, fixed) && fti_add_u64(*fixed, r->step_buffers, fixed);
+}
+
+static uint32_t choose_snapshots(const fti_budget_request *r, uint64_t left) {
+    if (!r->fewer_snapshots || r->snapshot_bytes == 0) return r->snapshots;
+    uint64_t room = left / 2 / r->snapshot_bytes;
+    return room < r->snapshots ? (uint32_t)room : r->snapshots;
 }
 
 static ftk_status refuse(const fti_budget_request *r, uint64_t budget, uint64_t kv, uint64_t total,
                          uint64_t tokens, ftk_error *err) {
+    uint64_t state = 0;
+    (void)state_bytes(r, &state);
     return fti_fail(
         err, FTK_E_DOES_NOT_FIT,
         "does not fit: %llu bytes needed (weights %llu, KV cache %llu for %llu tokens, recurrent "
-        "state "
-        "%llu, workspace %llu, step buffers %llu), %llu allowed (available %llu, limit %s%llu, "
+        "state %llu, workspace %llu, step buffers %llu), %llu allowed (available %llu, limit "
+        "%s%llu, "
         "reserve "
-        "%llu): lower memory.kv_tokens (--ctx) or scheduler.prefill_tokens, or raise memory.device",
+        "%llu): lower memory.kv_tokens (--ctx), scheduler.prefill_tokens or memory.snapshots, or "
+        "raise memory.device",
         (unsigned long long)total, (unsigned long long)r->weights_allocated, (unsigned long long)kv,
-        (unsigned long long)tokens, (unsigned long long)r->state_bytes,
-        (unsigned long long)r->workspace, (unsigned long long)r->step_buffers,
-        (unsigned long long)budget, (unsigned long long)r->available,
-        r->limit == UINT64_MAX ? "none, " : "",
+        (unsigned long long)tokens, (unsigned long long)state, (unsigned long long)r->workspace,
+        (unsigned long long)r->step_buffers, (unsigned long long)budget,
+        (unsigned long long)r->available, r->limit == UINT64_MAX ? "none, " : "",
         (unsigned long long)(r->limit == UINT64_MAX ? 0 : r->limit),
         (unsigned long long)r->reserve);
 }
@@ -59,17 +74,21 @@ ftk_status fti_budget_plan(const fti_budget_request *r, fti_budget *plan, ftk_er
     if (!fti_mul_u64(page_bytes, pages, &kv) || !fti_add_u64(fixed, kv, &total))
         return fti_fail(err, FTK_E_DOES_NOT_FIT, "does not fit: the sizes exceed 64 bits");
     if (total > budget || pages == 0) return refuse(r, budget, kv, total, tokens, err);
+    uint32_t snapshots = choose_snapshots(r, budget - total);
+    uint64_t state, auto_bytes = r->fewer_snapshots ? snapshots * r->snapshot_bytes : 0;
+    (void)state_bytes(r, &state);
     uint32_t cap = r->kv_tokens ? r->kv_tokens : r->model_context;
     *plan = (fti_budget){.weights_mapped = r->weights_mapped,
                          .weights_allocated = r->weights_allocated,
                          .kv_cache = kv,
-                         .recurrent_state = r->state_bytes,
+                         .recurrent_state = state + auto_bytes,
                          .workspace = r->workspace,
                          .step_buffers = r->step_buffers,
-                         .total = total,
+                         .total = total + auto_bytes,
                          .budget = budget,
                          .available = r->available,
                          .context = tokens < cap ? (uint32_t)tokens : cap,
-                         .pages = (uint32_t)pages};
+                         .pages = (uint32_t)pages,
+                         .snapshots = snapshots};
     return FTK_OK;
 }

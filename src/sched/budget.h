@@ -16,7 +16,10 @@ typedef struct fti_budget_request {
     uint64_t weights_mapped;    /* read from the file's mapping; reclaimable, so not counted */
     uint64_t weights_allocated; /* copied or computed */
     uint64_t kv_bytes_per_token;
-    uint64_t state_bytes; /* of all sequences */
+    uint64_t state_bytes;    /* of all sequences */
+    uint64_t snapshot_bytes; /* of the state of one */
+    uint32_t snapshots;      /* places for copies of states, of the prefix cache */
+    bool fewer_snapshots;    /* as many of them as fit into half of what is left */
     uint64_t workspace;
     uint64_t step_buffers;
     uint32_t page_tokens;
@@ -32,7 +35,7 @@ typedef struct fti_budget {
     uint64_t weights_mapped;
     uint64_t weights_allocated;
     uint64_t kv_cache;
-    uint64_t recurrent_state;
+    uint64_t recurrent_state; /* with the snapshots */
     uint64_t workspace;
     uint64_t step_buffers;
     uint64_t total;  /* of what is allocated */
@@ -40,6 +43,7 @@ typedef struct fti_budget {
     uint64_t available;
     uint32_t context; /* tokens that the KV cache holds */
     uint32_t pages;
+    uint32_t snapshots;
 } fti_budget;
 
 /* FTK_E_DOES_NOT_FIT with every number; FTK_E_CONTEXT if kv_tokens exceeds what

@@ -3,9 +3,13 @@
 
 #include <stddef.h>
 
+static bool ranks_before(const fti_waiter *a, const fti_waiter *b) {
+    return a->priority != b->priority ? a->priority > b->priority : a->arrival < b->arrival;
+}
+
 static void link_by_rank(fti_queue *q, fti_waiter *w) {
     fti_waiter *at = q->last;
-    while (at && at->priority < w->priority) at = at->before;
+    while (at && ranks_before(w, at)) at = at->before;
     w->before = at;
     w->after = at ? at->after : q->first;
     *(w->before ? &w->before->after : &q->first) = w;
@@ -13,15 +17,18 @@ static void link_by_rank(fti_queue *q, fti_waiter *w) {
 }
 
 static void link_by_age(fti_queue *q, fti_waiter *w) {
-    w->older = q->youngest;
-    w->younger = NULL;
+    fti_waiter *at = q->youngest;
+    while (at && at->arrival > w->arrival) at = at->older;
+    w->older = at;
+    w->younger = at ? at->younger : q->oldest;
     *(w->older ? &w->older->younger : &q->oldest) = w;
-    q->youngest = w;
+    *(w->younger ? &w->younger->older : &q->youngest) = w;
 }
 
 void fti_queue_add(fti_queue *q, fti_waiter *w) {
     link_by_rank(q, w);
     link_by_age(q, w);
+    if (q->oldest == w) q->overtakings = 0; /* nobody has overtaken this one yet */
     q->count++;
 }
 
@@ -39,14 +46,18 @@ fti_waiter *fti_queue_next(const fti_queue *q) {
 }
 
 static fti_wait what_lacks(const fti_waiter *w, const fti_room *room) {
-    if (room->slots == 0) return FTI_WAIT_SLOT;
-    return w->pages > room->pages ? FTI_WAIT_PAGES : FTI_WAIT_STEP;
+    const fti_room *n = &w->needs;
+    if (n->slots > room->slots) return FTI_WAIT_SLOT;
+    if (n->pages > room->pages) return FTI_WAIT_PAGES;
+    if (n->swap > room->swap) return FTI_WAIT_SWAP;
+    return n->experts > room->experts ? FTI_WAIT_EXPERTS : FTI_WAIT_STEP;
 }
 
 fti_waiter *fti_queue_start(fti_queue *q, const fti_room *room) {
     fti_waiter *next = fti_queue_next(q);
     if (!next || what_lacks(next, room) != FTI_WAIT_STEP) return NULL;
     if (next != q->oldest) q->overtakings++;
+    next->overdue = next != q->first;
     fti_queue_remove(q, next);
     return next;
 }
@@ -56,6 +67,7 @@ fti_wait fti_queue_reason(const fti_queue *q, const fti_waiter *w, const fti_roo
 }
 
 const char *fti_wait_text(fti_wait reason) {
-    static const char *const texts[FTI_WAIT_REASONS] = {"step", "turn", "slot", "pages"};
+    static const char *const texts[FTI_WAIT_REASONS] = {"step",  "turn", "slot",
+                                                        "pages", "swap", "experts"};
     return texts[reason];
 }

@@ -1,16 +1,20 @@
 /* steps.c: see steps.h. */
 #include "sched/steps.h"
 
+static uint64_t known(const fti_request_counts *c) {
+    return c->prompt + c->chosen;
+}
+
 static bool in_prompt(const fti_request_counts *c) {
-    return c->computed < c->prompt;
+    return known(c) - c->computed > (c->chosen > 0 ? 1 : 0);
 }
 
 static fti_step_share decode_share(const fti_request_counts *c) {
     fti_step_share share = {.first = c->computed};
-    if (c->computed < c->prompt + c->chosen) {
+    if (c->computed < known(c)) {
         share.rows = 1;
         share.decode = true;
-        share.samples = c->computed + 1 == c->prompt + c->chosen;
+        share.samples = true;
     }
     return share;
 }
@@ -18,7 +22,8 @@ static fti_step_share decode_share(const fti_request_counts *c) {
 /* Rows of its prompt that a request may still have in this step. */
 static uint32_t rows_wanted(const fti_request_counts *c, const fti_step_share *share) {
     if (!in_prompt(c)) return 0;
-    uint64_t left = c->prompt - c->computed;
+    uint64_t end = c->computed < c->cut && c->cut < known(c) ? c->cut : known(c);
+    uint64_t left = end - c->computed;
     return (left < c->chunk ? (uint32_t)left : c->chunk) - share->rows;
 }
 
@@ -26,7 +31,7 @@ static uint32_t rows_wanted(const fti_request_counts *c, const fti_step_share *s
 static uint32_t add_prompt_rows(const fti_request_counts *c, fti_step_share *share, uint32_t room) {
     uint32_t wanted = rows_wanted(c, share), rows = wanted < room ? wanted : room;
     share->rows += rows;
-    share->samples = c->computed + share->rows == c->prompt;
+    share->samples = c->computed + share->rows == known(c);
     return rows;
 }
 

@@ -448,7 +448,7 @@
     FIELD(ftk_generate_result, prefill_seconds, 48, 8) \
     FIELD(ftk_generate_result, decode_seconds, 56, 8) \
     FIELD(ftk_generate_result, hash, 64, 8) \
-    SIZE(ftk_event, 152) \
+    SIZE(ftk_event, 168) \
     FIELD(ftk_event, struct_size, 0, 4) \
     FIELD(ftk_event, type, 4, 4) \
     FIELD(ftk_event, request, 8, 8) \
@@ -463,6 +463,8 @@
     FIELD(ftk_event, message, 64, 8) \
     FIELD(ftk_event, result, 72, 72) \
     FIELD(ftk_event, storage, 144, 8) \
+    FIELD(ftk_event, reused_tokens, 152, 8) \
+    FIELD(ftk_event, preemptions, 160, 8) \
     SIZE(ftk_request, 168) \
     FIELD(ftk_request, struct_size, 0, 4) \
     FIELD(ftk_request, max_tokens, 4, 4) \

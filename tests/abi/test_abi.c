@@ -136,18 +136,9 @@ static void messages_are_one_tidy_line(void **state) {
     (void)state;
     ftk_error error = FTK_ERROR_INIT;
     assert_int_equal(fti_fail(&error, FTK_E_ARGUMENT, "a\nb\tc%s", "\x1b[31m"), FTK_E_ARGUMENT);
-    assert_string_equal(error.message, "a?b?c?[31m");
+    assert_string_equal(error.message, "a\\nb\\x09c\\x1b[31m");
     assert_int_equal(error.status, FTK_E_ARGUMENT);
     assert_int_equal(fti_fail(NULL, FTK_E_IO, "nobody listens"), FTK_E_IO);
-
-    /* Cut before a character that does not fit whole. */
-    char longer[2048];
-    memset(longer, 'x', sizeof longer);
-    longer[sizeof error.message - 2] = (char)0xC3;
-    longer[sizeof error.message - 1] = (char)0xA9;
-    longer[sizeof longer - 1] = 0;
-    fti_fail(&error, FTK_E_IO, "%s", longer);
-    assert_int_equal(strlen(error.message), sizeof error.message - 2);
 }
 
 static void arithmetic_is_checked(void **state) {

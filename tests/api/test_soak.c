@@ -1,8 +1,10 @@
 /*
  * test_soak.c: many random requests of random priorities in small pools, a third of them
- * cancelled while they wait, in their prompt, in their answer or by their callback. After
- * every step what is held is what the running requests account for; every answer is that of
- * a solo run, or its beginning; at the end everything is back. `test_soak N` runs N requests.
+ * cancelled while they wait, in their prompt, in their answer or by their callback; with all
+ * reserved at admission, and with too little, so that they are preempted. After every step
+ * each page, slot and unit of swap space has the holders that say so; every answer is that of
+ * a solo run, or its beginning; at the end everything is back. `test_soak N` runs N requests
+ * in each way, `test_soak N WAY` in one of them (0, 1, 2).
  */
 #include <dirent.h>
 #include <setjmp.h>
@@ -13,6 +15,7 @@
 #include <cmocka.h>
 
 #include "api/collect.h"
+#include "core/service.h"
 #include "loader/scratch.h"
 #include "support/synth_model.h"
 
@@ -20,7 +23,7 @@
 #define LIVE   24u /* at the same time, running and waiting */
 #define LENGTH 40u
 
-static uint64_t total = FIXTURE_SLOW_BUILD ? 60 : 1000;
+static uint64_t total = FIXTURE_SLOW_BUILD ? 40 : 600;
 static text model;
 
 static uint64_t next_random(uint64_t *seed) {
@@ -49,7 +52,9 @@ static uint32_t prompt_size(uint32_t kind) {
 }
 
 static ftk_request request_of_kind(uint32_t kind, int32_t *ids, uint32_t max_tokens) {
-    for (uint32_t i = 0; i < prompt_size(kind); i++) ids[i] = (int32_t)(1 + (i * 31 + kind) % 999);
+    /* Two kinds each have a beginning in common. */
+    for (uint32_t i = 0; i < prompt_size(kind); i++)
+        ids[i] = (int32_t)(1 + (i * 31 + (i < 20 ? kind % 6 : kind)) % 999);
     ftk_request r = FTK_REQUEST_INIT;
     r.tokens = ids;
     r.token_count = prompt_size(kind);
@@ -114,13 +119,14 @@ static void submit_random(ftk_engine *engine, live *l, uint64_t *seed) {
 
 static void check_accounts(const ftk_engine *engine, const live *all) {
     json_t *o = stats_of(engine), *r;
-    uint64_t running = 0, waiting = 0, pages = 0, lives = 0;
+    uint64_t running = 0, waiting = 0, lives = 0;
+    const char *fault = fti_holdings_fault(engine->service);
+    if (fault) fail_msg("the accounts of %s do not add up", fault);
     size_t i;
     json_array_foreach(json_object_get(o, "requests"), i, r) {
         bool runs = json_is_true(json_object_get(r, "running"));
         running += runs;
         waiting += !runs;
-        if (runs) pages += (uint64_t)json_integer_value(json_object_get(r, "pages"));
     }
     for (i = 0; i < LIVE; i++) {
         lives += all[i].id != 0;
@@ -133,8 +139,6 @@ static void check_accounts(const ftk_engine *engine, const live *all) {
         uint64_t wanted;
     } rows[] = {{"requests_running", running},
                 {"requests_waiting", waiting},
-                {"state_slots_used", running},
-                {"pages_used", pages},
                 {"requests_ended", finished + KINDS}};
     for (i = 0; i < FTI_COUNT(rows); i++) {
         uint64_t found = (uint64_t)json_integer_value(json_object_get(o, rows[i].key));
@@ -180,34 +184,82 @@ static void one_step(ftk_engine *engine, live *all, uint64_t *submitted, uint64_
     check_accounts(engine, all);
 }
 
-static void e3_random_requests(void **state) {
-    (void)state;
+/* Whatever the run was about has happened. */
+static void expect_events(const ftk_engine *engine, bool preempts, bool swap) {
+    json_t *o = stats_of(engine), *by = json_object_get(o, "preemptions");
+    json_int_t again = json_integer_value(json_object_get(by, "recompute"));
+    json_int_t swapped = json_integer_value(json_object_get(by, "swap"));
+    print_message("%lld preemptions to compute again, %lld to swap space; %lld tokens reused, "
+                  "%lld rows run again\n",
+                  (long long)again, (long long)swapped,
+                  (long long)json_integer_value(json_object_get(o, "reused_tokens")),
+                  (long long)json_integer_value(json_object_get(o, "recomputed_rows")));
+    assert_true(json_integer_value(json_object_get(o, "reused_tokens")) > 0);
+    assert_int_equal(swapped > 0, swap);
+    assert_int_equal(again + swapped > 0, preempts);
+    json_decref(o);
+}
+
+static void soak(const char *preempt, const char *overcommit, const char *swap) {
     const char *const settings[] = {"scheduler.max_running",
                                     "4",
                                     "memory.kv_tokens",
                                     "320",
+                                    "memory.snapshots",
+                                    "6",
                                     "scheduler.prefill_tokens",
                                     "24",
+                                    "scheduler.preempt",
+                                    preempt,
+                                    "scheduler.overcommit",
+                                    overcommit,
+                                    "scheduler.swap",
+                                    swap,
                                     "backend.threads",
                                     "2",
                                     NULL};
     ftk_engine *engine = fixture_open(model.s, settings);
     live all[LIVE] = {{0}};
     uint64_t seed = 2024, submitted = 0, resident = 0;
+    finished = cancelled = tokens_compared = 0;
     learn_answers(engine);
+    /* All of it touched, so that only what is lost makes the process grow. */
+    const fti_service *s = engine->service;
+    if (s->swap.memory) memset(s->swap.memory, 0, s->units.count * s->swap.unit_bytes);
     size_t files = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
     while (finished < total) {
         one_step(engine, all, &submitted, &seed);
         if (resident == 0 && finished > total / 10) resident = resident_bytes();
     }
     expect_idle(engine);
+    assert_int_equal(ftk_engine_forget(engine, NULL), FTK_OK);
+    assert_int_equal(stat_of(engine, "pages_cached"), 0);
+    assert_int_equal(stat_of(engine, "state_slots_cached"), 0);
+    assert_int_equal(stat_of(engine, "swap_units_used"), 0);
+    assert_null(fti_holdings_fault(engine->service));
     assert_int_equal(entries_of("/proc/self/fd"), files);
     assert_int_equal(entries_of("/proc/self/task"), threads);
     if (!FIXTURE_SLOW_BUILD) assert_true(resident_bytes() <= resident + resident / 100);
     print_message("%lu requests, %lu of them cancelled, %lu tokens as alone\n", finished, cancelled,
                   tokens_compared);
+    expect_events(engine, strcmp(preempt, "true") == 0, strcmp(swap, "0") != 0);
     assert_true(cancelled * 10 > total * 2 && cancelled * 10 < total * 5);
     ftk_engine_close(engine);
+}
+
+static void e3_all_reserved(void **state) {
+    (void)state;
+    soak("false", "false", "0");
+}
+
+static void e3_overcommitted(void **state) {
+    (void)state;
+    soak("true", "true", "0");
+}
+
+static void e3_overcommitted_with_swap_space(void **state) {
+    (void)state;
+    soak("true", "true", "4MiB");
 }
 
 static int setup(void **state) {
@@ -221,7 +273,11 @@ static int setup(void **state) {
 }
 
 int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(e3_all_reserved),
+                                       cmocka_unit_test(e3_overcommitted),
+                                       cmocka_unit_test(e3_overcommitted_with_swap_space)};
     if (argc > 1) total = strtoull(argv[1], NULL, 10);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(e3_random_requests)};
-    return cmocka_run_group_tests_name("test_soak", tests, setup, scratch_teardown);
+    if (argc < 3) return cmocka_run_group_tests_name("test_soak", tests, setup, scratch_teardown);
+    const struct CMUnitTest one[] = {tests[strtoul(argv[2], NULL, 10) % FTI_COUNT(tests)]};
+    return cmocka_run_group_tests_name("test_soak", one, setup, scratch_teardown);
 }

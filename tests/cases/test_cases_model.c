@@ -478,7 +478,8 @@ static void check_memory(const char *path, const fti_synth_dims *d) {
     assert_int_equal(number_of(o, "weights_mapped"), weight_bytes(d));
     assert_int_equal(number_of(o, "weights_allocated"), 0);
     assert_int_equal(number_of(o, "kv_cache"), pages * 64 * 2 * d->kv_heads * d->head_dim * 2);
-    assert_int_equal(number_of(o, "recurrent_state"), (d->layers - 1) * state * 4);
+    assert_int_equal(number_of(o, "recurrent_state"),
+                     3 * (d->layers - 1) * state * 4); /* of a request, and two snapshots */
     static const char *const parts[] = {"weights_allocated", "kv_cache", "recurrent_state",
                                         "workspace", "step_buffers"};
     uint64_t sum = 0;

@@ -1,8 +1,10 @@
 /*
  * test_batching.c: promise 2 for requests that run together: tokens and logits of each are
  * those of its solo run, bit for bit, whatever the batch, the budget of a step, the threads,
- * the kernels and graphs, and whoever joins and leaves meanwhile. The cells of the matrix
- * cover every pair of two factors' values; counters prove that each ran what it names.
+ * the kernels and graphs, whoever joins and leaves meanwhile, what the prefix cache knows
+ * and who is preempted. The cells of the matrix cover every pair of two factors' values;
+ * counters prove that each ran what it names. `test_batching full I N` runs part I of N of
+ * the whole product instead (I from 0 on).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "core/service.h"
 #include "loader/scratch.h"
 #include "support/counts.h"
 #include "support/engine_fixture.h"
@@ -33,6 +36,7 @@ typedef struct answer {
     uint64_t logits[TOKENS]; /* XXH3-64 of the row that the token was chosen from */
     uint32_t rows, count;
     uint32_t dones;
+    uint64_t reused, preemptions;
     ftk_generate_result result;
 } answer;
 
@@ -62,19 +66,25 @@ static int keep(void *user, const ftk_event *event) {
     } else {
         a->dones++;
         a->result = event->result;
+        a->reused = event->reused_tokens;
+        a->preemptions = event->preemptions;
     }
     return 0;
 }
 
-static void submit(ftk_engine *engine, size_t i, uint32_t max_tokens) {
+/* The prompt of request i, or one like it: its first `size` tokens, with another one at
+ * `edit`, unless that lies behind them. */
+static void submit_variant(ftk_engine *engine, size_t i, size_t size, size_t edit, int32_t other,
+                           uint32_t max_tokens) {
     int32_t ids[530];
     uint64_t id;
     ftk_error err = FTK_ERROR_INIT;
-    for (size_t k = 0; k < sizes[i]; k++)
+    for (size_t k = 0; k < size; k++)
         ids[k] = (int32_t)((k * 37 + 101 * i + k * k % 11) % (vocabulary - 26));
+    if (edit < size) ids[edit] = (ids[edit] + other) % (int32_t)(vocabulary - 26);
     ftk_request r = FTK_REQUEST_INIT;
     r.tokens = ids;
-    r.token_count = sizes[i];
+    r.token_count = size;
     r.max_tokens = max_tokens;
     r.ignore_end = 1;
     r.priority = (int32_t)(i % 3);
@@ -83,6 +93,10 @@ static void submit(ftk_engine *engine, size_t i, uint32_t max_tokens) {
     r.on_event = keep;
     r.user = &now_running[i];
     if (ftk_submit(engine, &r, &id, &err) != FTK_OK) fail_msg("%s", err.message);
+}
+
+static void submit(ftk_engine *engine, size_t i, uint32_t max_tokens) {
+    submit_variant(engine, i, sizes[i], SIZE_MAX, 0, max_tokens);
 }
 
 static bool step(ftk_engine *engine) {
@@ -94,23 +108,47 @@ static bool step(ftk_engine *engine) {
 
 /* ---- the matrix ---- */
 
-enum { BATCH, BUDGET, THREADS, KERNELS, GRAPHS, FACTORS };
+enum { BATCH, BUDGET, THREADS, KERNELS, GRAPHS, CACHE, PREEMPT, FACTORS };
+enum { CACHE_OFF, CACHE_COLD, CACHE_WARM, CACHE_EDITED };
+enum { PREEMPT_NONE, PREEMPT_RECOMPUTE, PREEMPT_SWAP };
 static const char *const values[FACTORS][7] = {
-    {"1", "2", "3", "4", "8", "16", NULL}, {"1", "64", "192", "512", NULL}, {"1", "2", NULL},
-    {"reference", "0x1", "auto", NULL},    {"auto", "off", NULL},
+    {"1", "2", "3", "4", "8", "16", NULL},
+    {"1", "64", "192", "512", NULL},
+    {"1", "2", NULL},
+    {"reference", "0x9", "auto", NULL},
+    {"auto", "off", NULL},
+    {"off", "cold", "warm", "edited", NULL},
+    {"none", "recompute", "swap", NULL},
 };
-static const char *const keys[FACTORS] = {"scheduler.max_running", "scheduler.prefill_tokens",
-                                          "backend.threads", "backend.kernels", "backend.graphs"};
-#define CELLS 24u
+static const char *const keys[FACTORS] = {"scheduler.max_running",
+                                          "scheduler.prefill_tokens",
+                                          "backend.threads",
+                                          "backend.kernels",
+                                          "backend.graphs",
+                                          "prefix cache",
+                                          "preemption"};
+#define SETTINGS CACHE /* factors before this one are settings as they stand */
+#define CELLS    24u
 
 typedef struct cell {
     uint32_t level[FACTORS];
 } cell;
 
-/* Every batch with every budget; the other factors go round so that they meet all. */
+/* Every batch with every budget; the other factors so that they meet all. */
+static const uint8_t cells[CELLS][FACTORS] = {
+    {0, 0, 1, 1, 1, 0, 1}, {0, 1, 0, 1, 0, 1, 0}, {0, 2, 0, 2, 0, 2, 0},
+    {0, 3, 1, 0, 0, 3, 2}, {1, 0, 0, 0, 1, 1, 0}, {1, 1, 0, 1, 1, 2, 1},
+    {1, 2, 0, 2, 1, 3, 1}, {1, 3, 1, 2, 0, 0, 2}, {2, 0, 0, 2, 0, 2, 2},
+    {2, 1, 0, 0, 1, 3, 2}, {2, 2, 0, 1, 1, 0, 1}, {2, 3, 1, 2, 1, 1, 0},
+    {3, 0, 1, 1, 0, 3, 0}, {3, 1, 1, 0, 1, 0, 2}, {3, 2, 1, 2, 1, 1, 0},
+    {3, 3, 0, 1, 0, 2, 1}, {4, 0, 1, 2, 1, 0, 0}, {4, 1, 1, 1, 0, 1, 2},
+    {4, 2, 1, 0, 1, 2, 1}, {4, 3, 0, 1, 1, 3, 0}, {5, 0, 0, 1, 1, 1, 1},
+    {5, 1, 1, 2, 1, 0, 0}, {5, 2, 0, 0, 1, 3, 2}, {5, 3, 0, 0, 0, 2, 1}};
+
 static cell cell_of(uint32_t n) {
-    uint32_t b = n / 4, p = n % 4;
-    return (cell){{b, p, (p / 2 + b) % 2, (b + p) % 3, (p + b / 3) % 2}};
+    cell c;
+    for (uint32_t f = 0; f < FACTORS; f++) c.level[f] = cells[n][f];
+    return c;
 }
 
 static uint32_t level_count(uint32_t factor) {
@@ -132,6 +170,13 @@ static void cells_cover_all_pairs(void **state) {
             }
 }
 
+/* Of the whole product, the last factor's levels next to each other. */
+static cell cell_of_product(uint32_t n) {
+    cell c;
+    for (uint32_t f = FACTORS; f-- > 0; n /= level_count(f)) c.level[f] = n % level_count(f);
+    return c;
+}
+
 static text model;
 
 static const char *value_of(const cell *c, uint32_t factor) {
@@ -142,14 +187,34 @@ static uint32_t number_of(const cell *c, uint32_t factor) {
     return (uint32_t)strtoul(value_of(c, factor), NULL, 10);
 }
 
+/* The first request of a cell: long prompts, row by row, would outlast the answers that they
+ * shall have as company. */
+static size_t first_of(const cell *c) {
+    uint32_t batch = number_of(c, BATCH);
+    return number_of(c, BUDGET) > 1 || batch == 1 ? 0 : batch > 8 ? 7 : 14;
+}
+
+/* So few pages that preemption is unavoidable, or far more than are needed. */
+static const char *kv_tokens_of(const cell *c) {
+    if (c->level[PREEMPT] == PREEMPT_NONE) return "8192";
+    return first_of(c) == 0 ? "704" : "384";
+}
+
 static ftk_engine *open_cell(const cell *c) {
-    const char *settings[2 * FACTORS + 3] = {NULL};
-    for (uint32_t f = 0; f < FACTORS; f++) {
+    const bool preempts = c->level[PREEMPT] != PREEMPT_NONE;
+    const char *const fixed[] = {
+        "memory.kv_tokens",       kv_tokens_of(c),
+        "memory.snapshots",       "128",
+        "scheduler.prefix_cache", c->level[CACHE] == CACHE_OFF ? "false" : "true",
+        "scheduler.preempt",      preempts ? "true" : "false",
+        "scheduler.overcommit",   preempts ? "true" : "false",
+        "scheduler.swap",         c->level[PREEMPT] == PREEMPT_SWAP ? "256MiB" : "0"};
+    const char *settings[2 * SETTINGS + FTI_COUNT(fixed) + 1] = {NULL};
+    for (uint32_t f = 0; f < SETTINGS; f++) {
         settings[2 * f] = keys[f];
         settings[2 * f + 1] = value_of(c, f);
     }
-    settings[2 * FACTORS] = "memory.kv_tokens";
-    settings[2 * FACTORS + 1] = "8192";
+    memcpy(settings + 2 * SETTINGS, fixed, sizeof fixed);
     return fixture_open(model.s, settings);
 }
 
@@ -165,7 +230,7 @@ static int run_solo(void **state) {
     if (fti_synth_write(&m, model.s, &err) != FTK_OK) fail_msg("%s", err.message);
     solo = calloc(REQUESTS, sizeof *solo);
     now_running = calloc(REQUESTS, sizeof *now_running);
-    const cell c = {{0, 3, 0, 2, 1}};
+    const cell c = {{0, 3, 0, 2, 1, CACHE_OFF, PREEMPT_NONE}};
     ftk_engine *engine = open_cell(&c);
     vocabulary = ftk_engine_vocabulary(engine);
     for (size_t i = 0; i < REQUESTS; i++) {
@@ -235,10 +300,12 @@ static uint32_t largest_of(const json_t *histogram) {
 static void expect_sizes(const ftk_engine *engine, const cell *c, const char *what) {
     json_t *o = stats_of(engine), *decode = json_object_get(o, "decode_histogram");
     uint32_t batch = number_of(c, BATCH), budget = number_of(c, BUDGET);
-    if (largest_of(decode) != batch)
+    bool enough = c->level[PREEMPT] == PREEMPT_NONE; /* of pages, for a whole batch */
+    if (enough ? largest_of(decode) != batch : largest_of(decode) > batch)
         fail_msg("%s: at most %u requests decoded in one step", what, largest_of(decode));
-    assert_int_equal(largest_of(json_object_get(o, "rows_histogram")),
-                     budget > batch ? budget : batch);
+    if (enough)
+        assert_int_equal(largest_of(json_object_get(o, "rows_histogram")),
+                         budget > batch ? budget : batch);
     assert_int_equal(json_integer_value(json_object_get(o, "state_slots_used")), 0);
     assert_int_equal(json_integer_value(json_object_get(o, "pages_used")), 0);
     json_decref(o);
@@ -251,18 +318,71 @@ static uint32_t length_of(size_t i, uint32_t batch, uint32_t budget) {
     return base + (uint32_t)((i * 7) % 23);
 }
 
+/* ---- what the prefix cache knows ---- */
+
+static size_t part_of(size_t i) {
+    size_t part = sizes[i] * 2 / 3 | 1; /* an odd position, of any prompt above two tokens */
+    return part < sizes[i] ? part : sizes[i];
+}
+
+/* Runs prompts that begin as those of the cell do: up to an odd position, or twice with
+ * another token in the middle, since the second time shows where prompts part. */
+static void warm_up(ftk_engine *engine, const cell *c, size_t first, size_t count) {
+    bool edited = c->level[CACHE] == CACHE_EDITED;
+    if (c->level[CACHE] < CACHE_WARM) return;
+    for (int32_t round = 1; round <= (edited ? 2 : 1); round++)
+        for (size_t i = first; i < first + count; i++) {
+            if (edited)
+                submit_variant(engine, i, sizes[i], sizes[i] / 2, round, 2);
+            else
+                submit_variant(engine, i, part_of(i), SIZE_MAX, 0, 3);
+            while (step(engine)) continue;
+        }
+}
+
+static void expect_reuse(const cell *c, size_t first, size_t count, const char *what) {
+    uint64_t sum = 0;
+    bool enough = c->level[PREEMPT] == PREEMPT_NONE; /* of pages, to keep them all */
+    for (size_t i = first; i < first + count; i++) {
+        uint64_t reused = now_running[i].reused;
+        sum += reused;
+        if (enough && c->level[CACHE] == CACHE_WARM && part_of(i) < sizes[i] &&
+            reused != part_of(i))
+            fail_msg("%s: request %zu reused %llu tokens, not %zu", what, i,
+                     (unsigned long long)reused, part_of(i));
+    }
+    if (c->level[CACHE] == CACHE_OFF || (enough && c->level[CACHE] == CACHE_COLD))
+        assert_int_equal(sum, 0);
+    /* Whole pages before the middle have the longest prompts only. */
+    if (enough && c->level[CACHE] == CACHE_EDITED && first == 0)
+        assert_true(now_running[0].reused == 256);
+}
+
+static void expect_preemptions(const ftk_engine *engine, const cell *c, const char *what) {
+    json_t *o = stats_of(engine), *by = json_object_get(o, "preemptions");
+    json_int_t again = json_integer_value(json_object_get(by, "recompute"));
+    json_int_t swap = json_integer_value(json_object_get(by, "swap"));
+    json_decref(o);
+    if ((again > 0) != (c->level[PREEMPT] == PREEMPT_RECOMPUTE) ||
+        (swap > 0) != (c->level[PREEMPT] == PREEMPT_SWAP))
+        fail_msg("%s: %lld preemptions to compute again, %lld to swap space", what,
+                 (long long)again, (long long)swap);
+    const char *fault = fti_holdings_fault(engine->service);
+    if (fault) fail_msg("%s: the accounts of %s do not add up", what, fault);
+}
+
 static void run_cell(const cell *c) {
     uint32_t batch = number_of(c, BATCH), budget = number_of(c, BUDGET);
-    /* Long prompts, row by row, would outlast the answers that they shall have as company. */
-    size_t first = budget > 1 || batch == 1 ? 0 : batch > 8 ? 7 : 14, submitted = 0;
-    size_t count = batch + batch / 2 + 1;
+    size_t first = first_of(c), submitted = 0, count = batch + batch / 2 + 1;
     if (count > REQUESTS - first) count = REQUESTS - first;
-    char what[128];
-    snprintf(what, sizeof what, "batch %s, budget %s, threads %s, kernels %s, graphs %s",
+    char what[192];
+    snprintf(what, sizeof what,
+             "batch %s, budget %s, threads %s, kernels %s, graphs %s, cache %s, preemption %s",
              value_of(c, BATCH), value_of(c, BUDGET), value_of(c, THREADS), value_of(c, KERNELS),
-             value_of(c, GRAPHS));
+             value_of(c, GRAPHS), value_of(c, CACHE), value_of(c, PREEMPT));
     ftk_engine *engine = open_cell(c);
     fti_stream_counts before = counts_now(engine);
+    warm_up(engine, c, first, count);
     memset(now_running, 0, REQUESTS * sizeof *now_running);
     do { /* somebody new with every step, until all have come */
         if (submitted < count) {
@@ -272,6 +392,8 @@ static void run_cell(const cell *c) {
     } while (step(engine));
     for (size_t i = first; i < first + count; i++) compare(i, length_of(i, batch, budget), what);
     expect_sizes(engine, c, what);
+    expect_reuse(c, first, count, what);
+    expect_preemptions(engine, c, what);
     bool plain = c->level[KERNELS] == 0 || !counts_vector_machine(engine);
     fti_stream_counts after = counts_now(engine);
     assert_true(plain ? after.vector == before.vector : after.vector > before.vector);
@@ -281,8 +403,24 @@ static void run_cell(const cell *c) {
     ftk_engine_close(engine);
 }
 
+static uint32_t full_part, full_parts; /* of the whole product; 0 parts: the cells */
+
+static void run_product(void) {
+    uint32_t product = 1, done = 0;
+    for (uint32_t f = 0; f < FACTORS; f++) product *= level_count(f);
+    for (uint32_t n = full_part; n < product; n += full_parts, done++) {
+        const cell c = cell_of_product(n);
+        run_cell(&c);
+    }
+    print_message("%u of %u cells: every request as alone\n", done, product);
+}
+
 static void e9_any_batch_as_alone(void **state) {
     (void)state;
+    if (full_parts) {
+        run_product();
+        return;
+    }
     uint32_t stride = FIXTURE_SLOW_BUILD ? 13 : 1;
     for (uint32_t n = 0; n < CELLS; n += stride) {
         const cell c = cell_of(n);
@@ -291,7 +429,11 @@ static void e9_any_batch_as_alone(void **state) {
     if (stride > 1) print_message("skip: of %u cells, each %uth with sanitizers\n", CELLS, stride);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc == 4 && strcmp(argv[1], "full") == 0) {
+        full_part = (uint32_t)strtoul(argv[2], NULL, 10);
+        full_parts = (uint32_t)strtoul(argv[3], NULL, 10);
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cells_cover_all_pairs),
         cmocka_unit_test(solo_runs_differ),

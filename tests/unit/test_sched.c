@@ -112,8 +112,9 @@ static void run_scene(uint64_t *seed) {
     uint64_t want[MOST];
     s.most_rows = (uint32_t)s.count + below(seed, 8);
     for (size_t i = 0; i < s.count; i++) {
-        s.requests[i] = (fti_request_counts){1 + below(seed, 40), 0, 0, 1 + below(seed, 9),
-                                             (int32_t)below(seed, 3)};
+        s.requests[i] = (fti_request_counts){.prompt = 1 + below(seed, 40),
+                                             .chunk = 1 + below(seed, 9),
+                                             .priority = (int32_t)below(seed, 3)};
         want[i] = 1 + below(seed, 12);
     }
     for (int steps = 0; s.count > 0; steps++) {
@@ -144,7 +145,8 @@ static void every_request_comes_to_its_end(void **state) {
 static void nothing_to_do(void **state) {
     (void)state;
     assert_int_equal(fti_next_step(NULL, 0, 0, NULL), 0);
-    const fti_request_counts full[2] = {{4, 1, 4, 8, 0}, {9, 0, 0, 8, 0}};
+    const fti_request_counts full[2] = {{.prompt = 4, .chosen = 1, .computed = 4, .chunk = 8},
+                                        {.prompt = 9, .chunk = 8}};
     fti_step_share shares[2];
     /* No room beside the decode row: the prompt waits. */
     assert_int_equal(fti_next_step(full, 2, 1, shares), 1);
@@ -158,12 +160,13 @@ static void no_prompt_stands_still(void **state) {
     (void)state;
     static const uint32_t budgets[] = {1, 3, 8, 64, 192, 512};
     for (size_t b = 0; b < FTI_COUNT(budgets); b++) {
-        fti_request_counts r[4] = {{1000, 0, 0, 512, -5}};
+        fti_request_counts r[4] = {{.prompt = 1000, .chunk = 512, .priority = -5}};
         uint64_t part = budgets[b] < 8 ? 1 : budgets[b] / 8, steps = 0, others = 0;
         for (; r[0].computed < r[0].prompt; steps++) {
             fti_step_share shares[4];
             for (size_t i = 1; i < 4; i++)
-                if (r[i].computed == r[i].prompt) r[i] = (fti_request_counts){300, 0, 0, 512, 9};
+                if (r[i].computed == r[i].prompt)
+                    r[i] = (fti_request_counts){.prompt = 300, .chunk = 512, .priority = 9};
             assert_int_equal(fti_next_step(r, 4, budgets[b], shares), budgets[b]);
             for (size_t i = 0; i < 4; i++) r[i].computed += shares[i].rows;
             others += shares[1].rows + shares[2].rows + shares[3].rows;
@@ -216,7 +219,7 @@ static void leave_by_force(waiting *w, size_t i, bool starts) {
 static void check_start(fti_queue *q, waiting *w, const fti_room *room) {
     size_t next = next_by_force(w);
     assert_ptr_equal(fti_queue_next(q), next < WAITERS ? &w->waiters[next] : NULL);
-    bool fits = next < WAITERS && room->slots > 0 && w->waiters[next].pages <= room->pages;
+    bool fits = next < WAITERS && room->slots > 0 && w->waiters[next].needs.pages <= room->pages;
     for (size_t i = 0; i < WAITERS; i++) {
         if (!w->arrival[i]) continue;
         fti_wait wanted = i != next         ? FTI_WAIT_TURN
@@ -239,13 +242,13 @@ static void the_queue_follows_the_rule(void **state) {
     uint32_t most = 0;
     for (int round = 0; round < 50000; round++) {
         size_t i = below(&seed, WAITERS);
-        const fti_room room = {below(&seed, 8), below(&seed, 12)};
+        const fti_room room = {.slots = below(&seed, 8), .pages = below(&seed, 12)};
         if (below(&seed, 3) == 0) {
             check_start(&q, &w, &room);
         } else if (!w.arrival[i]) {
             w.waiters[i].priority = (int32_t)below(&seed, 5) - 2;
-            w.waiters[i].pages = below(&seed, 10);
-            w.arrival[i] = ++arrivals;
+            w.waiters[i].needs = (fti_room){.slots = 1, .pages = below(&seed, 10)};
+            w.arrival[i] = w.waiters[i].arrival = ++arrivals;
             fti_queue_add(&q, &w.waiters[i]);
         } else if (below(&seed, 3) == 0) { /* cancelled */
             fti_queue_remove(&q, &w.waiters[i]);
@@ -259,12 +262,13 @@ static void the_queue_follows_the_rule(void **state) {
 /* One of the lowest priority among others that never end: it starts as the eighth. */
 static void nobody_waits_for_ever(void **state) {
     (void)state;
-    const fti_room room = {1, 1};
+    const fti_room room = {.slots = 1, .pages = 1};
     fti_queue q = {.count = 0};
     fti_waiter low = {.priority = INT32_MIN}, high[16] = {{.priority = 0}};
     fti_queue_add(&q, &low);
     for (size_t i = 0; i < 16; i++) {
         high[i].priority = INT32_MAX;
+        high[i].arrival = i + 1;
         fti_queue_add(&q, &high[i]);
         fti_waiter *started = fti_queue_start(&q, &room);
         assert_ptr_equal(started, i < FTI_OVERTAKINGS    ? &high[i]
@@ -279,14 +283,15 @@ static void nobody_waits_for_ever(void **state) {
 static void nobody_passes_the_next(void **state) {
     (void)state;
     fti_queue q = {.count = 0};
-    fti_waiter large = {.pages = 5}, small = {.pages = 1};
-    fti_room room = {4, 4};
+    fti_waiter large = {.needs = {.slots = 1, .pages = 5}};
+    fti_waiter small = {.arrival = 1, .needs = {.slots = 1, .pages = 1}};
+    fti_room room = {.slots = 4, .pages = 4};
     fti_queue_add(&q, &large);
     fti_queue_add(&q, &small);
     assert_null(fti_queue_start(&q, &room));
-    room = (fti_room){0, 9};
+    room = (fti_room){.pages = 9};
     assert_null(fti_queue_start(&q, &room));
-    room = (fti_room){4, 5};
+    room = (fti_room){.slots = 4, .pages = 5};
     assert_ptr_equal(fti_queue_start(&q, &room), &large);
     assert_ptr_equal(fti_queue_start(&q, &room), &small);
     assert_null(fti_queue_start(&q, &room));
