@@ -19,8 +19,8 @@ static void print_list(const char *title, const json_t *entries) {
         const json_t *entry = json_array_get(entries, i);
         char *a = json_dumps(json_object_get(entry, "a"), JSON_ENCODE_ANY | JSON_COMPACT);
         char *b = json_dumps(json_object_get(entry, "b"), JSON_ENCODE_ANY | JSON_COMPACT);
-        (void)printf("%-12s%s: %s in A, %s in B\n", title, fti_cli_member(entry, "path"),
-                     a ? a : "?", b ? b : "?");
+        fti_cli_say(stdout, "%-12s%s: %s in A, %s in B\n", title, fti_cli_member(entry, "path"),
+                    a ? a : "?", b ? b : "?");
         free(a);
         free(b);
     }
@@ -30,24 +30,25 @@ static void print_list(const char *title, const json_t *entries) {
 static void print_names(const char *title, const json_t *entries) {
     size_t count = json_array_size(entries);
     if (count == 0) return;
-    (void)printf("%-12s%s", title, fti_cli_member(json_array_get(entries, 0), "path"));
-    if (count > 1) (void)printf(" and %zu more (all with --json)", count - 1);
+    fti_cli_say(stdout, "%-12s%s", title, fti_cli_member(json_array_get(entries, 0), "path"));
+    if (count > 1) fti_cli_say(stdout, " and %zu more (all with --json)", count - 1);
     (void)putchar('\n');
 }
 
 static void print_ratio(const fti_bench_comparison *c, size_t figure) {
     const fti_bench_statistics *s = &c->ratios[figure].of;
-    (void)printf("%-22s %10.4f %10.4f %10.4f %10.4f %10.4f %7.2f %%\n", c->figures[figure]->name,
-                 s->median, s->low, s->high, s->min, s->max, 100.0 * s->noise);
+    fti_cli_say(stdout, "%-22s %10.4f %10.4f %10.4f %10.4f %10.4f %7.2f %%\n",
+                c->figures[figure]->name, s->median, s->low, s->high, s->min, s->max,
+                100.0 * s->noise);
 }
 
 static void print_ratios(const fti_bench_comparison *c) {
-    (void)printf("\n%-22s %10s %21s %10s %10s %9s\n", "B / A", "median", "95 % interval", "min",
-                 "max", "noise");
+    fti_cli_say(stdout, "\n%-22s %10s %21s %10s %10s %9s\n", "B / A", "median", "95 % interval",
+                "min", "max", "noise");
     for (size_t i = 0; i < c->count; i++) print_ratio(c, i);
     for (size_t i = 0; i < c->count; i++) {
         char *verdict = fti_bench_verdict(c, i);
-        (void)printf("%s: %s\n", c->figures[i]->name, verdict);
+        fti_cli_say(stdout, "%s: %s\n", c->figures[i]->name, verdict);
         free(verdict);
     }
 }
@@ -55,16 +56,17 @@ static void print_ratios(const fti_bench_comparison *c) {
 static void print_comparison(const void *user) {
     const fti_bench_comparison *c = user;
     const fti_bench_differences *d = &c->differences;
-    (void)printf("\ncompared    %s, B against A, %s\n", c->rows[0].scenario,
-                 c->interleaved ? "runs in turn"
-                                : "at different times: what changed on the machine in between is "
-                                  "in the ratio");
-    (void)printf("cause       %s\n", fti_bench_cause_text(c->cause));
+    fti_cli_say(stdout, "\ncompared    %s, B against A, %s\n", c->rows[0].scenario,
+                c->interleaved ? "runs in turn"
+                               : "at different times: what changed on the machine in between is "
+                                 "in the ratio");
+    fti_cli_say(stdout, "cause       %s\n", fti_bench_cause_text(c->cause));
     print_list("knob", d->knobs);
     print_names("follows", d->follows);
     print_list("ignored", d->ignored);
-    if (fti_bench_comparison_is_noise(c)) (void)printf("knob        none: the ratio is noise\n");
-    if (c->void_reason) (void)printf("void        %s\n", c->void_reason);
+    if (fti_bench_comparison_is_noise(c))
+        fti_cli_say(stdout, "knob        none: the ratio is noise\n");
+    if (c->void_reason) fti_cli_say(stdout, "void        %s\n", c->void_reason);
     if (!c->void_reason) print_ratios(c);
 }
 
@@ -165,22 +167,36 @@ static int open_both(const fti_cli_call *call, const fti_bench_task *task,
     return code;
 }
 
+static int compare_task(const fti_cli_call *call, const fti_bench_task *task) {
+    const fti_bench_values *v = fti_bench_values_of(call);
+    fti_bench_subject subjects[2] = {{0}, {0}};
+    int code = open_both(call, task, subjects);
+    if (code == 0) code = check_early(subjects, v);
+    if (code == 0) code = run_pairs(subjects, v);
+    if (code == 0) code = report_pairs(call, subjects);
+    for (size_t i = 0; i < 2; i++) fti_bench_subject_close(&subjects[i]);
+    return code;
+}
+
 static int compare_configs(const fti_cli_call *call) {
     const fti_bench_values *v = fti_bench_values_of(call);
     fti_bench_task task;
+    fti_cli_text text = {0};
     if (!v->model) return fti_cli_usage("compare wants --model MODEL with configurations");
     if (call->common.config)
         return fti_cli_usage("compare takes the configurations as arguments, not by --config");
     int code = fti_bench_make_task(v, v->scenario ? v->scenario : "decode", &task);
     if (code) return code;
     fti_cli_catch_interrupt();
-    fti_bench_look_at_machine(!v->no_bandwidth);
-    fti_bench_subject subjects[2] = {{0}, {0}};
-    code = open_both(call, &task, subjects);
-    if (code == 0) code = check_early(subjects, v);
-    if (code == 0) code = run_pairs(subjects, v);
-    if (code == 0) code = report_pairs(call, subjects);
-    for (size_t i = 0; i < 2; i++) fti_bench_subject_close(&subjects[i]);
+    if (v->file) {
+        code = fti_bench_read_text(v->file, &text);
+        task.text = &text;
+    }
+    if (code == 0) {
+        fti_bench_look_at_machine(!v->no_bandwidth);
+        code = compare_task(call, &task);
+    }
+    free(text.data);
     return code;
 }
 

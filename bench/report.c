@@ -22,22 +22,24 @@ const char *fti_bench_number_text(double value, fti_bench_number *buffer) {
 }
 
 static void print_line(const char *name, const char *text) {
-    (void)printf("%-12s%s\n", name, text);
+    char *shown = fti_cli_plain(text);
+    (void)printf("%-12s%s\n", name, shown);
+    free(shown);
 }
 
 static void print_machine(const json_t *machine) {
     const char *cpu = fti_cli_member(machine, "cpu");
-    (void)printf("%-12s%s, %" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT " cores", "machine",
-                 cpu[0] ? cpu : "unknown processor",
-                 json_integer_value(json_object_get(machine, "cores_allowed")),
-                 json_integer_value(json_object_get(machine, "cores_online")));
+    fti_cli_say(stdout, "%-12s%s, %" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT " cores",
+                "machine", cpu[0] ? cpu : "unknown processor",
+                json_integer_value(json_object_get(machine, "cores_allowed")),
+                json_integer_value(json_object_get(machine, "cores_online")));
     const json_t *read = json_object_get(machine, "read_bandwidth");
     double speed = json_number_value(json_object_get(read, "all_threads_gb_s"));
-    if (speed > 0.0) (void)printf(", reads %.1f GB/s", speed);
+    if (speed > 0.0) fti_cli_say(stdout, ", reads %.1f GB/s", speed);
     for (size_t i = 0; i < json_array_size(json_object_get(machine, "gpus")); i++) {
         const json_t *gpu = json_array_get(json_object_get(machine, "gpus"), i);
-        (void)printf(", %s (driver %s)", fti_cli_member(gpu, "name"),
-                     fti_cli_member(gpu, "driver"));
+        fti_cli_say(stdout, ", %s (driver %s)", fti_cli_member(gpu, "name"),
+                    fti_cli_member(gpu, "driver"));
     }
     (void)putchar('\n');
 }
@@ -50,17 +52,18 @@ static void print_work(const fti_bench_row *row) {
     const char *model = fti_cli_member(row->settings, "model");
     if (model[0]) print_line("model", model);
     if (setting(row, "prompt_tokens") == 0) return;
-    (void)printf("%-12s", "work");
+    fti_cli_say(stdout, "%-12s", "work");
     if (setting(row, "streams") > 1)
-        (void)printf("%" JSON_INTEGER_FORMAT " streams of ", setting(row, "streams"));
-    (void)printf("%" JSON_INTEGER_FORMAT " prompt tokens, %" JSON_INTEGER_FORMAT
-                 " tokens, %" JSON_INTEGER_FORMAT " runs after %" JSON_INTEGER_FORMAT " warm-up\n",
-                 setting(row, "prompt_tokens"), setting(row, "tokens"), setting(row, "repeat"),
-                 setting(row, "warmup"));
+        fti_cli_say(stdout, "%" JSON_INTEGER_FORMAT " streams of ", setting(row, "streams"));
+    fti_cli_say(stdout,
+                "%" JSON_INTEGER_FORMAT " prompt tokens, %" JSON_INTEGER_FORMAT
+                " tokens, %" JSON_INTEGER_FORMAT " runs after %" JSON_INTEGER_FORMAT " warm-up\n",
+                setting(row, "prompt_tokens"), setting(row, "tokens"), setting(row, "repeat"),
+                setting(row, "warmup"));
     const char *prompt = fti_cli_member(row->settings, "prompt");
     bool repeats = strstr(prompt, "repeated") != NULL;
-    (void)printf("%-12s%s%s\n", "prompt", prompt,
-                 repeats ? " (flatters cached experts; --prose does not)" : "");
+    fti_cli_say(stdout, "%-12s%s%s\n", "prompt", prompt,
+                repeats ? " (flatters cached experts; --prose does not)" : "");
 }
 
 static void print_measuring(const fti_bench_row *row) {
@@ -68,8 +71,8 @@ static void print_measuring(const fti_bench_row *row) {
     double cost = json_number_value(json_object_get(row->measuring, "cost_s"));
     double step = json_number_value(json_object_get(row->measuring, "step_s"));
     double share = json_number_value(json_object_get(row->measuring, "share"));
-    (void)printf("%-12s%.0f ns of a step of %.3f ms: %.4f %%\n", "measuring", 1e9 * cost,
-                 1e3 * step, 100.0 * share);
+    fti_cli_say(stdout, "%-12s%.0f ns of a step of %.3f ms: %.4f %%\n", "measuring", 1e9 * cost,
+                1e3 * step, 100.0 * share);
 }
 
 /* How the checkpoint's bytes came in, where opening was measured. */
@@ -78,51 +81,53 @@ static void print_loaded(const fti_bench_row *row) {
     if (!json_is_integer(bytes)) return;
     json_int_t copied = json_integer_value(json_object_get(row->details, "copied_bytes"));
     json_int_t mapped = json_integer_value(json_object_get(row->details, "mapped_bytes"));
-    (void)printf("%-12s%.3f GB in the file, %.3f GB copied, %.3f GB mapped (read when used)\n",
-                 "bytes", 1e-9 * (double)json_integer_value(bytes), 1e-9 * (double)copied,
-                 1e-9 * (double)mapped);
+    fti_cli_say(stdout,
+                "%-12s%.3f GB in the file, %.3f GB copied, %.3f GB mapped (read when used)\n",
+                "bytes", 1e-9 * (double)json_integer_value(bytes), 1e-9 * (double)copied,
+                1e-9 * (double)mapped);
     size_t last = json_array_size(row->runs);
     const json_t *run = json_array_get(row->runs, last ? last - 1 : 0);
-    (void)printf("%-12s%s: before the last run %" JSON_INTEGER_FORMAT
-                 " %% of the file was cached; storage delivered %.3f GB\n",
-                 "page cache",
-                 json_is_true(json_object_get(row->settings, "cold")) ? "dropped before each run"
-                                                                      : "as it was",
-                 json_integer_value(json_object_get(run, "cached_percent")),
-                 1e-9 * (double)json_integer_value(json_object_get(run, "read_bytes")));
+    fti_cli_say(stdout,
+                "%-12s%s: before the last run %" JSON_INTEGER_FORMAT
+                " %% of the file was cached; storage delivered %.3f GB\n",
+                "page cache",
+                json_is_true(json_object_get(row->settings, "cold")) ? "dropped before each run"
+                                                                     : "as it was",
+                json_integer_value(json_object_get(run, "cached_percent")),
+                1e-9 * (double)json_integer_value(json_object_get(run, "read_bytes")));
 }
 
 static void print_dropped(const fti_bench_row *row) {
     for (size_t i = 0; i < json_array_size(row->runs); i++) {
         const char *why = fti_cli_member(json_array_get(row->runs, i), "dropped");
-        if (why[0]) (void)printf("%-12srun %zu does not count: %s\n", "dropped", i + 1, why);
+        if (why[0]) fti_cli_say(stdout, "%-12srun %zu does not count: %s\n", "dropped", i + 1, why);
     }
 }
 
 static void print_figure(const fti_bench_figure *figure) {
     fti_bench_statistics s = fti_bench_describe(figure->values, figure->count);
     const double columns[] = {s.median, s.low, s.high, s.min, s.max};
-    (void)printf("%-22s", figure->name);
+    fti_cli_say(stdout, "%-22s", figure->name);
     for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
         fti_bench_number number;
-        (void)printf(" %10s", fti_bench_number_text(columns[i], &number));
+        fti_cli_say(stdout, " %10s", fti_bench_number_text(columns[i], &number));
     }
-    (void)printf(" %7.2f %%  %s\n", 100.0 * s.noise, figure->unit);
+    fti_cli_say(stdout, " %7.2f %%  %s\n", 100.0 * s.noise, figure->unit);
 }
 
 static void print_figures(const fti_bench_row *row) {
     char buffer[128];
-    (void)printf("\n%-22s %10s %21s %10s %10s %9s\n", "", "median", "95 % interval", "min", "max",
-                 "noise");
+    fti_cli_say(stdout, "\n%-22s %10s %21s %10s %10s %9s\n", "", "median", "95 % interval", "min",
+                "max", "noise");
     for (size_t i = 0; i < row->figure_count; i++) print_figure(&row->figures[i]);
     const char *lacks = fti_bench_row_no_claim(row, buffer, sizeof buffer);
-    if (lacks) (void)printf("no claim: %s\n", lacks);
+    if (lacks) fti_cli_say(stdout, "no claim: %s\n", lacks);
 }
 
 static void print_row(const fti_bench_row *row) {
     print_line("scenario", row->scenario);
     print_line("cause", fti_bench_cause_text(row->cause));
-    (void)printf("%-12slibfreetoken %s, commit %s\n", "library", row->version, row->commit);
+    fti_cli_say(stdout, "%-12slibfreetoken %s, commit %s\n", "library", row->version, row->commit);
     if (json_is_object(row->machine)) print_machine(row->machine);
     print_work(row);
     print_loaded(row);

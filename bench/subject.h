@@ -6,6 +6,7 @@
 #ifndef FTI_BENCH_SUBJECT_H
 #define FTI_BENCH_SUBJECT_H
 
+#include "cli/text.h"
 #include "scenario.h"
 
 /* The work, the same for both subjects of a comparison. */
@@ -15,8 +16,11 @@ typedef struct fti_bench_task {
     size_t streams;
     uint32_t tokens, prompt_tokens; /* of each; 0 prompt tokens: as many as the text has */
     const fti_bench_clock *clock;
+    const fti_cli_text *text; /* of --file, where it has been read; NULL: each subject reads it */
 } fti_bench_task;
 
+/* Appends the text of --file, which may be a pipe that is read only once. */
+int fti_bench_read_text(const char *path, fti_cli_text *text);
 /* From the options of a line; a usage error if they do not fit together. */
 int fti_bench_make_task(const fti_bench_values *values, const char *scenario, fti_bench_task *task);
 

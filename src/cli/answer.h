@@ -19,7 +19,7 @@ typedef struct fti_cli_answer {
     ftk_error error;
     ftk_generate_result result;
     uint64_t reused_tokens, preemptions; /* as its DONE event says */
-    fti_cli_text text; /* all of it; the caller frees data */
+    fti_cli_text text;                   /* all of it; the caller frees data */
     fti_cli_utf8 utf8;
 } fti_cli_answer;
 

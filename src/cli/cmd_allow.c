@@ -82,11 +82,9 @@ static int describe(const fti_cli_common *common, const char *which, json_t **pr
     if (code) return code;
     char *json = NULL;
     ftk_error err = FTK_ERROR_INIT;
-    ftk_status status = ftk_provider_describe(path, &json, &err);
+    code = fti_cli_reported(ftk_provider_describe(path, &json, &err), &err, &json, provider);
     free(path);
-    if (status != FTK_OK) return fti_cli_fail_with(&err);
-    *provider = fti_cli_report(json);
-    return 0;
+    return code;
 }
 
 /* ---- the file ---- */
@@ -244,10 +242,14 @@ static int apply(const target *t, const fti_cli_allow_entry *entry, bool update,
 }
 
 static void print_entry(const json_t *provider, const char *path) {
-    (void)printf("%s: entry of providers.allow:\n", path);
-    (void)printf("  - name: %s\n    path: %s\n    sha256: %s\n", fti_cli_member(provider, "name"),
-                 fti_cli_member(provider, "path"), fti_cli_member(provider, "sha256"));
+    json_t *shown = fti_cli_shown_report(provider);
+    char *file = fti_cli_plain(path);
+    (void)printf("%s: entry of providers.allow:\n", file);
+    (void)printf("  - name: %s\n    path: %s\n    sha256: %s\n", fti_cli_member(shown, "name"),
+                 fti_cli_member(shown, "path"), fti_cli_member(shown, "sha256"));
     (void)fflush(stdout);
+    free(file);
+    json_decref(shown);
 }
 
 static void print_result(const fti_cli_call *call, const target *t, json_t *provider,

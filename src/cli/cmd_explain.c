@@ -33,8 +33,9 @@ static bool holds_word(const char *list, const char *word) {
 static int read_claim(const char *path, claim *c) {
     char *json = NULL;
     ftk_error err = FTK_ERROR_INIT;
-    if (ftk_inspect(path, &json, &err) != FTK_OK) return fti_cli_fail_with(&err);
-    json_t *report = fti_cli_report(json);
+    json_t *report;
+    int code = fti_cli_reported(ftk_inspect(path, &json, &err), &err, &json, &report);
+    if (code) return code;
     c->architecture = fti_cli_format("%s", fti_cli_member(report, "architecture"));
     c->container = fti_cli_format("%s", fti_cli_member(report, "container"));
     json_decref(report);
@@ -83,6 +84,7 @@ static json_t *judge(const json_t *provider, const claim *c) {
                           fti_cli_member(provider, "name"), "path", place_of(provider), "claims",
                           claims, "allowed", is_true(provider, "allowed"), "passes", reason == NULL,
                           "reason", fti_cli_json_text(text, strlen(text)));
+    (void)json_object_set(o, "same_name", json_object_get(provider, "same_name"));
     free(reason);
     return o;
 }
@@ -123,6 +125,7 @@ static void print_report(const json_t *report) {
         (void)printf("%s %s (%s)\n    %s\n", is_true(entry, "passes") ? "yes" : "no ",
                      name[0] ? name : "(no readable manifest)", path,
                      fti_cli_member(entry, "reason"));
+        fti_cli_print_same_name(entry, "    ");
     }
     (void)printf("%s\n", fti_cli_member(report, "outcome"));
 }
@@ -134,10 +137,11 @@ static void print_values(const char *title, const json_t *object) {
     const json_t *value;
     (void)printf("%s\n", title);
     json_object_foreach((json_t *)(uintptr_t)object, key, value) {
-        char *text = json_is_string(value)
-                         ? fti_cli_shown(json_string_value(value), json_string_length(value))
-                         : json_dumps(value, JSON_ENCODE_ANY);
-        (void)printf("    %s: %s\n", key, text ? text : "");
+        char *text = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY);
+        (void)printf("    %s: %s\n", key,
+                     json_is_string(value) ? json_string_value(value)
+                     : text                ? text
+                                           : "");
         free(text);
     }
 }
@@ -190,23 +194,23 @@ static int read_provenance(const fti_cli_call *call, const char *model, json_t *
     ftk_error err = FTK_ERROR_INIT;
     int code = fti_cli_open(&call->common, model, FTK_OPEN_PLANNED, &engine);
     if (code) return code;
-    ftk_status status = ftk_engine_provenance(engine, &json, &err);
+    code = fti_cli_reported(ftk_engine_provenance(engine, &json, &err), &err, &json, out);
     ftk_engine_close(engine);
-    if (status != FTK_OK) return fti_cli_fail_with(&err);
-    *out = fti_cli_report(json);
-    return 0;
+    return code;
 }
 
 /* ---- the command ---- */
 
 static void show(const fti_cli_call *call, json_t *report) {
-    const json_t *provenance = json_object_get(report, "provenance");
     if (call->common.json) {
         fti_cli_print_json(json_incref(report));
         return;
     }
-    print_report(report);
+    json_t *shown = fti_cli_shown_report(report);
+    const json_t *provenance = json_object_get(shown, "provenance");
+    print_report(shown);
     if (provenance) print_provenance(provenance);
+    json_decref(shown);
 }
 
 /* `model` is NULL where only architecture and container are known. */

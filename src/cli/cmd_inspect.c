@@ -18,9 +18,7 @@ static void print_value(const char *label, const json_t *value) {
     if (!value) return;
     (void)printf("%-22s ", label);
     if (json_is_string(value)) {
-        char *shown = fti_cli_shown(json_string_value(value), json_string_length(value));
-        (void)fputs(shown, stdout);
-        free(shown);
+        (void)fputs(json_string_value(value), stdout);
     } else if (json_is_object(value)) {
         (void)printf("%" PRIu64, number(value, "count"));
     } else {
@@ -84,12 +82,9 @@ static void print_tensor(const json_t *tensor) {
         fti_cli_printf(&dims, "%s%" JSON_INTEGER_FORMAT, i ? " x " : "",
                        json_integer_value(json_array_get(list, i)));
     }
-    const char *text = fti_cli_member(tensor, "name");
-    char *name = fti_cli_shown(text, strlen(text));
-    (void)printf("%-40s %-6s %-24s %14" PRIu64 " %14" PRIu64 "\n", name,
+    (void)printf("%-40s %-6s %-24s %14" PRIu64 " %14" PRIu64 "\n", fti_cli_member(tensor, "name"),
                  fti_cli_member(tensor, "type"), dims.data, number(tensor, "bytes"),
                  number(tensor, "offset"));
-    free(name);
     free(dims.data);
 }
 
@@ -157,13 +152,16 @@ int fti_cli_inspect(const fti_cli_call *call) {
     const fti_cli_values *v = fti_cli_values_of(call);
     ftk_error err = FTK_ERROR_INIT;
     char *json = NULL;
-    if (ftk_inspect(call->arguments[0], &json, &err) != FTK_OK) return fti_cli_fail_with(&err);
-    json_t *report = fti_cli_report(json);
-    int code = v->plan ? add_plan(call, report) : 0;
+    json_t *report;
+    int code = fti_cli_reported(ftk_inspect(call->arguments[0], &json, &err), &err, &json, &report);
+    if (code) return code;
+    code = v->plan ? add_plan(call, report) : 0;
     if (code == 0 && call->common.json) {
         fti_cli_print_json(json_incref(report));
     } else if (code == 0) {
-        print_table(report, v->tensors);
+        json_t *shown = fti_cli_shown_report(report);
+        print_table(shown, v->tensors);
+        json_decref(shown);
     }
     json_decref(report);
     return code;

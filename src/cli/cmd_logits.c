@@ -57,7 +57,7 @@ static void report(const fti_cli_call *call, size_t count, size_t vocabulary) {
                       (json_int_t)count, "vocabulary", (json_int_t)vocabulary, "format", "f32le"));
         return;
     }
-    (void)fprintf(stderr, "%s: %zu rows of %zu 32-bit floats\n", out, count, vocabulary);
+    fti_cli_say(stderr, "%s: %zu rows of %zu 32-bit floats\n", out, count, vocabulary);
 }
 
 int fti_cli_logits(const fti_cli_call *call) {

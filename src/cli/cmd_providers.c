@@ -27,6 +27,15 @@ static void print_unreadable(const json_t *entry) {
                  fti_cli_member(entry, "manifest"), fti_cli_member(entry, "message"));
 }
 
+void fti_cli_print_same_name(const json_t *provider, const char *indent) {
+    size_t i;
+    const json_t *path;
+    json_array_foreach(json_object_get(provider, "same_name"), i, path) {
+        (void)printf("%sof the same name: %s (only an entry's own path is ever loaded)\n", indent,
+                     json_string_value(path));
+    }
+}
+
 static void print_provider(const json_t *provider) {
     if (!fti_cli_member(provider, "name")[0]) {
         print_unreadable(provider);
@@ -45,6 +54,7 @@ static void print_provider(const json_t *provider) {
         (void)printf("  containers     ");
         print_words(json_object_get(provider, "containers"));
     }
+    fti_cli_print_same_name(provider, "  ");
     const char *message = fti_cli_member(provider, "message");
     if (message[0]) (void)printf("  %s\n", message);
 }
@@ -54,6 +64,10 @@ static void print_report(const json_t *report) {
     const json_t *entry;
     json_array_foreach(json_object_get(report, "search"), i, entry) {
         (void)printf("search folder: %s\n", json_string_value(entry));
+    }
+    json_array_foreach(json_object_get(report, "search_repeated"), i, entry) {
+        (void)printf("looked into once: %s is the folder %s\n", fti_cli_member(entry, "folder"),
+                     fti_cli_member(entry, "same_as"));
     }
     const json_t *providers = json_object_get(report, "providers");
     json_array_foreach(providers, i, entry) print_provider(entry);
@@ -83,7 +97,9 @@ static int list_providers(const fti_cli_call *call, bool check) {
     if (call->common.json) {
         fti_cli_print_json(json_incref(report));
     } else {
-        print_report(report);
+        json_t *shown = fti_cli_shown_report(report);
+        print_report(shown);
+        json_decref(shown);
     }
     json_decref(report);
     return code;

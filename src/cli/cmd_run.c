@@ -10,6 +10,7 @@
 #include "cli/session.h"
 #include "cli/text.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Options that --requests alone has, and those it excludes. */
@@ -77,9 +78,18 @@ static int print_object(const ftk_engine *engine, const fti_cli_answer *a) {
     return 0;
 }
 
-/* Text that stays on a terminal ends its line; a file gets the text alone. */
+/* One pipe or file takes both streams: what is printed of the text follows it there. */
+static bool is_shared(void) {
+    struct stat out, err;
+    return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
+           out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+}
+
+/* Text that something else follows ends its line; a file of its own gets the text alone. */
 static void end_stream(const fti_cli_answer *a) {
-    if (a->stream && !a->broken && isatty(STDOUT_FILENO) == 1) (void)fputc('\n', stdout);
+    if (!a->stream || a->broken || !(isatty(STDOUT_FILENO) == 1 || is_shared())) return;
+    (void)fputc('\n', stdout);
+    (void)fti_cli_flush();
 }
 
 static int generate(ftk_engine *engine, ftk_request *request, fti_cli_answer *a) {

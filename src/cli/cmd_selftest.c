@@ -89,7 +89,9 @@ int fti_cli_selftest(const fti_cli_call *call) {
     if (call->common.json) {
         fti_cli_print_json(json_incref(report));
     } else {
-        print_report(report);
+        json_t *shown = fti_cli_shown_report(report);
+        print_report(shown);
+        json_decref(shown);
     }
     code = judge(report);
     json_decref(report);

@@ -2,6 +2,8 @@
 #ifndef FTI_CLI_COMMANDS_H
 #define FTI_CLI_COMMANDS_H
 
+#include <jansson.h>
+
 #include "cli/options.h"
 
 typedef struct fti_cli_values {
@@ -52,6 +54,8 @@ int fti_cli_inspect(const fti_cli_call *call);
 int fti_cli_providers(const fti_cli_call *call);
 int fti_cli_selftest(const fti_cli_call *call);
 int fti_cli_allow(const fti_cli_call *call, const char *which); /* providers allow */
+/* A line of `providers` for each other place of this provider's name. */
+void fti_cli_print_same_name(const json_t *provider, const char *indent);
 /* providers explain MODEL, or ARCHITECTURE CONTAINER; `container` may be NULL. */
 int fti_cli_explain(const fti_cli_call *call, const char *model, const char *container);
 

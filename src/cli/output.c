@@ -25,20 +25,21 @@ void fti_cli_line_show(const char *format, ...) {
     va_start(args, format);
     (void)vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    int size = (int)strlen(line);
-    (void)fprintf(stderr, "\r%s%*s", line, line_size > size ? line_size - size : 0, "");
+    char *shown = fti_cli_plain(line);
+    int size = (int)strlen(shown);
+    (void)fprintf(stderr, "\r%s%*s", shown, line_size > size ? line_size - size : 0, "");
     (void)fflush(stderr);
     line_size = size;
+    free(shown);
 }
 
 static void error_line(const char *format, va_list args) {
-    char line[2048];
+    char *line = NULL;
     fti_cli_line_clear();
-    (void)vsnprintf(line, sizeof line, format, args);
-    for (char *c = line; *c; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7F) *c = '?';
-    }
-    (void)fprintf(stderr, "%s: error: %s\n", fti_cli_program_name, line);
+    char *shown = fti_cli_plain(vasprintf(&line, format, args) < 0 ? "out of memory" : line);
+    (void)fprintf(stderr, "%s: error: %s\n", fti_cli_program_name, shown);
+    free(shown);
+    free(line);
 }
 
 void fti_cli_error(const char *format, ...) {
@@ -122,6 +123,13 @@ json_t *fti_cli_report(char *json) {
     return object ? object : json_null();
 }
 
+int fti_cli_reported(ftk_status status, const ftk_error *err, char *const *json, json_t **report) {
+    *report = NULL;
+    if (status != FTK_OK) return fti_cli_fail_with(err);
+    *report = fti_cli_report(*json);
+    return 0;
+}
+
 json_t *fti_cli_json_text(const char *data, size_t size) {
     fti_cli_utf8 state = {0};
     fti_cli_text text = {0};
@@ -151,40 +159,118 @@ const char *fti_cli_size_text(uint64_t bytes, fti_cli_size *buffer) {
     return buffer->text;
 }
 
-static bool is_character(const char *data, size_t size, size_t *length) {
-    fti_cli_utf8 state = {0};
-    fti_cli_text text = {0};
-    bool whole = false;
-    for (*length = 0; !whole && *length < size && *length < 4;) {
-        fti_cli_utf8_feed(&state, data + *length, 1, &text);
-        (*length)++;
-        whole = text.size > 0;
+/* Length and number of the character at the front; 0 if there is none. */
+static size_t character_at(const unsigned char *s, size_t size, uint32_t *code) {
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* of a length */
+    *code = s[0];
+    if (s[0] < 0x80) return 1;
+    size_t length = s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
+    if (s[0] < 0xC0 || s[0] > 0xF7 || length > size) return 0;
+    *code &= 0x7FU >> length;
+    for (size_t i = 1; i < length; i++) {
+        if ((s[i] & 0xC0U) != 0x80) return 0;
+        *code = *code << 6 | (s[i] & 0x3FU);
     }
-    whole = whole && text.size == *length && memcmp(text.data, data, *length) == 0;
-    /* U+0080 to U+009F are control characters too. */
-    if (whole && *length == 2 && data[0] == '\xC2' && (unsigned char)data[1] < 0xA0) whole = false;
-    free(text.data);
-    return whole;
+    bool surrogate = *code >= 0xD800 && *code <= 0xDFFF;
+    return *code >= least[length] && *code <= 0x10FFFF && !surrogate ? length : 0;
+}
+
+/* False for controls and for what reorders or breaks the line it stands in: Unicode's
+ * bidirectional controls and its two separators. */
+static bool is_harmless(uint32_t c) {
+    static const uint32_t ranges[][2] = {{0x00, 0x1F},     {0x7F, 0x9F},     {0x61C, 0x61C},
+                                         {0x200E, 0x200F}, {0x2028, 0x202E}, {0x2066, 0x2069}};
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
+        if (c >= ranges[i][0] && c <= ranges[i][1]) return false;
+    }
+    return true;
+}
+
+static void append_shown(fti_cli_text *text, const char *data, size_t size, bool quoted) {
+    const unsigned char *bytes = (const unsigned char *)data;
+    for (size_t i = 0, length; i < size; i += length) {
+        uint32_t code;
+        length = character_at(bytes + i, size - i, &code);
+        if (length && is_harmless(code)) {
+            if (quoted && (code == '"' || code == '\\')) fti_cli_append(text, "\\", 1);
+            fti_cli_append(text, data + i, length);
+            continue;
+        }
+        if (!length) length = 1;
+        if (bytes[i] == '\n') {
+            fti_cli_append(text, "\\n", 2);
+            continue;
+        }
+        for (size_t k = 0; k < length; k++) fti_cli_printf(text, "\\x%02x", bytes[i + k]);
+    }
 }
 
 char *fti_cli_shown(const char *data, size_t size) {
     fti_cli_text text = {0};
     fti_cli_append(&text, "", 0);
-    for (size_t i = 0, length; i < size; i += length) {
-        unsigned char byte = (unsigned char)data[i];
-        if (byte >= 0x20 && byte != 0x7F && is_character(data + i, size - i, &length)) {
-            if (byte == '"' || byte == '\\') fti_cli_append(&text, "\\", 1);
-            fti_cli_append(&text, data + i, length);
-            continue;
-        }
-        length = 1;
-        if (byte == '\n') {
-            fti_cli_append(&text, "\\n", 2);
-        } else {
-            fti_cli_printf(&text, "\\x%02x", byte);
-        }
-    }
+    append_shown(&text, data, size, true);
     return text.data;
+}
+
+char *fti_cli_plain(const char *string) {
+    fti_cli_text text = {0};
+    fti_cli_append(&text, "", 0);
+    append_shown(&text, string, strlen(string), false);
+    return text.data;
+}
+
+void fti_cli_say(FILE *stream, const char *format, ...) {
+    fti_cli_text text = {0};
+    char *raw = NULL;
+    va_list args;
+    va_start(args, format);
+    int size = vasprintf(&raw, format, args);
+    va_end(args);
+    for (const char *at = raw, *end = size < 0 ? raw : raw + size; at < end;) {
+        size_t length = strcspn(at, "\n");
+        append_shown(&text, at, length, false);
+        if (at[length]) fti_cli_append(&text, "\n", 1);
+        at += length + (at[length] != '\0');
+    }
+    if (text.data) (void)fputs(text.data, stream);
+    free(text.data);
+    free(raw);
+}
+
+static json_t *shown_string(const char *data, size_t size) {
+    fti_cli_text text = {0};
+    fti_cli_append(&text, "", 0);
+    append_shown(&text, data, size, false);
+    json_t *string = json_stringn(text.data, text.size);
+    free(text.data);
+    return string;
+}
+
+static json_t *shown_object(const json_t *from) {
+    json_t *to = json_object();
+    const char *key;
+    json_t *member;
+    json_object_foreach((json_t *)(uintptr_t)from, key, member) {
+        char *shown = fti_cli_plain(key);
+        (void)json_object_set_new(to, shown, fti_cli_shown_report(member));
+        free(shown);
+    }
+    return to;
+}
+
+json_t *fti_cli_shown_report(const json_t *report) {
+    size_t i;
+    const json_t *element;
+    if (json_is_string(report)) {
+        return shown_string(json_string_value(report), json_string_length(report));
+    }
+    if (json_is_object(report)) return shown_object(report);
+    if (!json_is_array(report)) return json_deep_copy(report);
+    json_t *list = json_array();
+    json_array_foreach(report, i, element) {
+        (void)json_array_append_new(list, fti_cli_shown_report(element));
+    }
+    return list;
 }
 
 bool fti_cli_interactive(void) {

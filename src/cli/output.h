@@ -37,6 +37,9 @@ bool fti_cli_flush(void);
 /* Prints `object` as one line and releases it. */
 void fti_cli_print_json(json_t *object);
 void fti_cli_write_json(FILE *stream, json_t *object);
+/* What became of a call that makes a report: its exit code, after printing why, or the report
+ * parsed, which the caller releases. */
+int fti_cli_reported(ftk_status status, const ftk_error *err, char *const *json, json_t **report);
 /* Parses and frees a report of the library. */
 json_t *fti_cli_report(char *json);
 /* JSON string of bytes that need not be UTF-8. */
@@ -50,10 +53,20 @@ typedef struct fti_cli_size {
 } fti_cli_size;
 const char *fti_cli_size_text(uint64_t bytes, fti_cli_size *buffer);
 
-/* A text that comes from a file as it may be shown on a terminal: control characters
- * and bytes that are no UTF-8 as \xNN, quotes and backslashes escaped. Free with
- * free(). */
+/* ---- what comes from outside, for people ----
+ * Names, paths and texts of files may hold anything. As it may be shown on a terminal: control
+ * characters, those that change the direction of text or break lines, and bytes that are no
+ * UTF-8 as \xNN. JSON stays as it is. */
+
+/* In quotes: quotes and backslashes are escaped too. Free with free(). */
 char *fti_cli_shown(const char *data, size_t size);
+/* Without. */
+char *fti_cli_plain(const char *text);
+/* A copy of a report with every key and text so. */
+json_t *fti_cli_shown_report(const json_t *report);
+/* Prints with the whole result so, but for the ends of lines: texts that may hold some go through
+ * one of the others first. */
+void fti_cli_say(FILE *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* True if stderr is a terminal: progress may be shown there. */
 bool fti_cli_interactive(void);

@@ -57,7 +57,6 @@ typedef struct batch {
     size_t total, finished, failed;
     uint64_t prompt_tokens, tokens;
     double begin, shown;
-    bool showing;
 } batch;
 
 static double now(void) {
@@ -72,36 +71,28 @@ static double rate(uint64_t count, double seconds) {
 
 /* ---- the terminal ---- */
 
-static void hide(batch *b) {
-    if (b->showing) (void)fputs("\r\033[K", stderr);
-    b->showing = false;
-}
-
 static bool may_show(batch *b) {
     double time = now();
     if (!fti_cli_interactive() || time - b->shown < SHOW_INTERVAL) return false;
     b->shown = time;
-    b->showing = true;
     return true;
 }
 
 static void show_checking(batch *b, size_t done) {
-    if (!may_show(b)) return;
-    (void)fprintf(stderr, "\rchecking requests: %zu of %zu\033[K", done, b->total);
+    if (may_show(b)) fti_cli_line_show("checking requests: %zu of %zu", done, b->total);
 }
 
 static void show_running(batch *b) {
     if (!may_show(b)) return;
     double seconds = now() - b->begin;
     size_t done = b->finished + b->failed;
-    (void)fprintf(stderr, "\r%zu of %zu requests, %.1f tok/s", done, b->total,
-                  rate(b->tokens, seconds));
+    char left[64] = "";
     if (done > 0) {
-        unsigned long left = (unsigned long)(seconds / (double)done * (double)(b->total - done));
-        (void)fprintf(stderr, ", %lu:%02lu:%02lu left", left / 3600, left / 60 % 60, left % 60);
+        unsigned long s = (unsigned long)(seconds / (double)done * (double)(b->total - done));
+        (void)snprintf(left, sizeof left, ", %lu:%02lu:%02lu left", s / 3600, s / 60 % 60, s % 60);
     }
-    (void)fputs("\033[K", stderr);
-    (void)fflush(stderr);
+    fti_cli_line_show("%zu of %zu requests, %.1f tok/s%s", done, b->total, rate(b->tokens, seconds),
+                      left);
 }
 
 /* ---- reading lines ---- */
@@ -168,9 +159,15 @@ static int end_of_lines(const batch *b) {
     return feof(b->input) ? 0 : cannot_read(b);
 }
 
-/* Puts file and line before a message. */
+/* Puts file and line before a message; of a name that leaves no room for the message only the
+ * end. */
 static void place(const batch *b, ftk_error *err) {
-    char *message = fti_cli_format("%s:%zu: %s", b->name, b->line, err->message);
+    size_t size = strlen(b->name), taken = strlen(err->message) + 32;
+    size_t room = sizeof err->message > taken + 32 ? sizeof err->message - taken : 32;
+    const char *end = size > room ? b->name + size - room : b->name;
+    while (((unsigned char)*end & 0xC0U) == 0x80) end++;
+    char *message = fti_cli_format("%s%s:%zu: %s", end > b->name ? "..." : "", end, b->line,
+                                   err->message);
     (void)snprintf(err->message, sizeof err->message, "%s", message);
     free(message);
 }
@@ -248,13 +245,10 @@ static int check_with_engine(batch *b) {
             if (!good) place(b, &err);
         }
         fti_cli_request_line_free(&line);
-        if (!good) {
-            hide(b);
-            return fti_cli_fail_with(&err);
-        }
+        if (!good) return fti_cli_fail_with(&err);
         show_checking(b, done);
     }
-    hide(b);
+    fti_cli_line_clear();
     return end_of_lines(b);
 }
 
@@ -273,11 +267,12 @@ static json_t *result_json(const record *r) {
     }
     (void)json_object_update_new(object, fti_cli_answer_json(&r->answer));
     (void)json_object_set_new(object, "completion_tokens", json_integer((json_int_t)g->tokens));
-    json_t *stats = json_pack("{s:f, s:f, s:f, s:I, s:I, s:I}", "seconds", r->seconds,
-                              "prefill_seconds", g->prefill_seconds, "decode_seconds",
-                              g->decode_seconds, "prefill_steps", (json_int_t)g->prefill_steps,
-                              "decode_steps", (json_int_t)g->decode_steps, "graph_replays",
-                              (json_int_t)g->graph_replays);
+    json_t *stats = json_pack(
+        "{s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I}", "seconds", r->seconds, "prefill_seconds",
+        g->prefill_seconds, "decode_seconds", g->decode_seconds, "prefill_steps",
+        (json_int_t)g->prefill_steps, "decode_steps", (json_int_t)g->decode_steps, "graph_replays",
+        (json_int_t)g->graph_replays, "reused_tokens", (json_int_t)r->answer.reused_tokens,
+        "preemptions", (json_int_t)r->answer.preemptions);
     (void)json_object_set_new(object, "stats", stats);
     return object;
 }
@@ -293,7 +288,7 @@ static bool flush(const batch *b) {
 /* Requests that were cancelled have no result: what is in the file is finished. */
 static void write_result(batch *b, const record *r) {
     if (cancelled(r) || b->broken) return;
-    if (b->out == stdout) hide(b);
+    if (b->out == stdout) fti_cli_line_clear();
     fti_cli_write_json(b->out, result_json(r));
     b->broken = !flush(b);
     if (b->broken) b->reason = errno;
@@ -430,7 +425,7 @@ static int run_all(batch *b) {
         if (code || (b->live == 0 && (b->exhausted || b->stopping))) break;
         if (b->live > 0) code = run_step(b);
     }
-    hide(b);
+    fti_cli_line_clear();
     write_results(b, true);
     return code;
 }
@@ -442,10 +437,7 @@ typedef ftk_status engine_report(const ftk_engine *engine, char **json, ftk_erro
 static int report(const batch *b, engine_report *make, json_t **out) {
     ftk_error err = FTK_ERROR_INIT;
     char *json = NULL;
-    *out = NULL;
-    if (make(b->engine, &json, &err) != FTK_OK) return fti_cli_fail_with(&err);
-    *out = fti_cli_report(json);
-    return 0;
+    return fti_cli_reported(make(b->engine, &json, &err), &err, &json, out);
 }
 
 /* Steps by the number of requests that decoded in them. */

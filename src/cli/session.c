@@ -121,11 +121,9 @@ int fti_cli_providers_report(const fti_cli_common *common, json_t **report) {
     *report = NULL;
     int code = fti_cli_load_config(common, &config);
     if (code) return code;
-    ftk_status status = ftk_providers_report(config, &json, &err);
+    code = fti_cli_reported(ftk_providers_report(config, &json, &err), &err, &json, report);
     ftk_config_free(config);
-    if (status != FTK_OK) return fti_cli_fail_with(&err);
-    *report = fti_cli_report(json);
-    return 0;
+    return code;
 }
 
 typedef struct open_progress {

@@ -31,24 +31,10 @@ int ftk_status_exit_code(ftk_status status) {
     return family >= 1 && family <= 7 ? family : 1;
 }
 
-/* Cuts an over-long message before a character that did not fit whole, and
- * turns control characters (a file's names may hold any) into '?'. */
-static void tidy_message(char *message, size_t capacity) {
-    size_t n = strnlen(message, capacity - 1);
-    if (n == capacity - 1) {
-        while (n > 0 && ((unsigned char)message[n - 1] & 0xC0u) == 0x80u) n--;
-        if (n > 0 && (unsigned char)message[n - 1] >= 0xC0u) n--;
-    }
-    message[n] = 0;
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)message[i] < 0x20u || message[i] == 0x7f) message[i] = '?';
-}
-
 ftk_status fti_failv(ftk_error *err, ftk_status status, const char *format, va_list args) {
     if (err) {
         err->status = status;
-        vsnprintf(err->message, sizeof err->message, format, args);
-        tidy_message(err->message, sizeof err->message);
+        fti_message(err->message, sizeof err->message, format, args);
     }
     return status;
 }

@@ -25,10 +25,22 @@
 
 #define FTI_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Returns `status` after writing it and the message to `err` (NULL is allowed).
- * Long messages are cut at a character border. */
+/* Returns `status` after writing it and the message to `err` (NULL is allowed). The message is
+ * one line that may be printed anywhere: what is no printable text in it is escaped. Where it is
+ * too long, its strings lose their middle, the longest first. One that is finished (another
+ * failure's message, a list with its own limit) is passed as %-s: it gives way last. */
 ftk_status fti_fail(ftk_error *err, ftk_status status, const char *format, ...) FTI_PRINTF(3, 4);
 ftk_status fti_failv(ftk_error *err, ftk_status status, const char *format, va_list args);
+
+/* The text alone, into `out`. */
+void fti_message(char *out, size_t capacity, const char *format, va_list args);
+
+/* A name from outside as a message shows it, for those that need it shorter than a message has
+ * room for. */
+typedef struct fti_shown {
+    char text[88];
+} fti_shown;
+fti_shown fti_show(ftk_str name);
 
 /* Out-of-memory answer with the amount asked for (0: not known) and what it was for. */
 ftk_status fti_no_memory(ftk_error *err, uint64_t bytes, const char *what);
@@ -75,6 +87,9 @@ static inline bool fti_str_eq(ftk_str a, ftk_str b) {
 static inline bool fti_str_is(ftk_str a, const char *c_string) {
     return fti_str_eq(a, fti_str(c_string));
 }
+/* Bytes of the UTF-8 character at the front (no overlong forms, surrogates or
+ * values past U+10FFFF), 0 if there is none. size > 0. */
+size_t fti_utf8_length(const uint8_t *bytes, size_t size);
 /* Precision and text for a "%.*s" conversion: a precision is an int. */
 static inline int fti_str_len(ftk_str s) {
     return s.size > 4096 ? 4096 : (int)s.size;

@@ -22,38 +22,14 @@ _Static_assert(offsetof(fti_meta, key) == 0 && offsetof(fti_tensor, name) == 0,
 
 /* ---- messages ---- */
 
-fti_shown fti_show(ftk_str name) {
-    fti_shown shown = {{0}};
-    const size_t room = sizeof shown.text - 4;
-    size_t n = name.size < room ? (size_t)name.size : room;
-    for (size_t i = 0; i < n; i++) {
-        char c = name.data[i];
-        shown.text[i] = c >= 0x20 && c < 0x7f ? c : '?';
-    }
-    if (name.size > n) memcpy(shown.text + n, "...", 4);
-    return shown;
-}
-
-/* The last bytes of a path tell more than the first ones. */
-#define PATH_SHOWN 400
-
-static const char *path_tail(const char *path) {
-    size_t n = strlen(path);
-    if (n <= PATH_SHOWN) return path;
-    const char *tail = path + n - PATH_SHOWN;
-    while (((unsigned char)*tail & 0xC0u) == 0x80u) tail++;
-    return tail;
-}
-
 ftk_status fti_checkpoint_fail(const fti_checkpoint *checkpoint, ftk_error *err, ftk_status status,
                                const char *format, ...) {
-    char text[900];
+    ftk_error inner = FTK_ERROR_INIT;
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    fti_failv(&inner, status, format, args);
     va_end(args);
-    const char *tail = path_tail(checkpoint->path);
-    return fti_fail(err, status, "%s%s: %s", tail == checkpoint->path ? "" : "...", tail, text);
+    return fti_fail(err, status, "%s: %-s", checkpoint->path, inner.message);
 }
 
 /* ---- name index ---- */
@@ -241,11 +217,15 @@ static void blame(shard_search *s, uint64_t number, ftk_status status, const cha
     s->listed++;
 }
 
-/* What a message says after the path that it begins with. */
+/* What a message says after the path that it begins with, of which it shows at least the end. */
 static const char *after_path(const char *message, const char *path) {
-    const char *tail = path_tail(path), *at = strstr(message, tail);
-    if (!at || strncmp(at + strlen(tail), ": ", 2) != 0) return message;
-    return at + strlen(tail) + 2;
+    size_t n = strlen(path);
+    const char *end = path + (n > 40 ? n - 40 : 0);
+    while (((unsigned char)*end & 0xC0u) == 0x80u) end++;
+    const fti_shown shown = fti_show(fti_str(end));
+    const char *at = strstr(message, shown.text);
+    if (!at || strncmp(at + strlen(shown.text), ": ", 2) != 0) return message;
+    return at + strlen(shown.text) + 2;
 }
 
 /* Names that shards of one model share, where a later one states them at all. */
@@ -288,7 +268,7 @@ static ftk_status look_for_shard(shard_search *s, uint64_t number, ftk_error *er
         return FTK_OK;
     }
     ftk_status status = open_file(s->path, &s->found[number], &why);
-    if (status == FTK_E_NO_MEMORY) return fti_fail(err, status, "%s", why.message);
+    if (status == FTK_E_NO_MEMORY) return fti_fail(err, status, "%-s", why.message);
     if (status != FTK_OK)
         blame(s, number, status, "cannot be used: %s", after_path(why.message, s->path));
     else

@@ -55,7 +55,7 @@ static ftk_status read_found(found_list *list, const char *folder, const char *n
     fti_found_provider *item = append_found(list, path);
     if (!item) return fti_no_memory(list->err, sizeof *item, "found providers");
     ftk_status status = fti_manifest_read(path, &item->manifest, &item->error);
-    if (status == FTK_E_NO_MEMORY) return fti_fail(list->err, status, "%s", item->error.message);
+    if (status == FTK_E_NO_MEMORY) return fti_fail(list->err, status, "%-s", item->error.message);
     item->allow = allow_for(list->config, folder, name, item->manifest);
     return FTK_OK;
 }
@@ -89,12 +89,64 @@ static ftk_status search_folder(found_list *list, const char *folder) {
     return status;
 }
 
+/* ---- one folder under several names ---- */
+
+typedef struct place {
+    dev_t device;
+    ino_t inode;
+    bool known;     /* it is there */
+    bool canonical; /* its name is without symbolic links, as those of manifests must be */
+} place;
+
+static place place_of(const char *folder) {
+    struct stat st;
+    if (stat(folder, &st) != 0) return (place){.known = false};
+    char *real = realpath(folder, NULL);
+    bool canonical = real && strcmp(real, folder) == 0;
+    free(real);
+    return (place){st.st_dev, st.st_ino, true, canonical};
+}
+
+static bool same_place(const place *a, const place *b) {
+    return a->known && b->known && a->device == b->device && a->inode == b->inode;
+}
+
+/* The first name of a folder, or the first without links if there is one. */
+static size_t first_name(const place *places, size_t count, size_t of) {
+    size_t first = of;
+    for (size_t i = 0; i < count; i++) {
+        if (!same_place(&places[i], &places[of])) continue;
+        if (places[i].canonical) return i;
+        if (i < first) first = i;
+    }
+    return first;
+}
+
+ftk_status fti_search_names(const struct ftk_config *config, size_t **out, ftk_error *err) {
+    const size_t count = config->search_count;
+    size_t *names = fti_calloc(count, sizeof *names);
+    place *places = fti_calloc(count, sizeof *places);
+    if (names && places) {
+        for (size_t i = 0; i < count; i++) places[i] = place_of(config->search[i]);
+        for (size_t i = 0; i < count; i++) names[i] = first_name(places, count, i);
+        fti_free(places);
+        *out = names;
+        return FTK_OK;
+    }
+    fti_free(names);
+    fti_free(places);
+    return fti_no_memory(err, count * sizeof *places, "search folders");
+}
+
 ftk_status fti_provider_discover(const struct ftk_config *config, fti_found_provider **out,
                                  size_t *count, ftk_error *err) {
     found_list list = {config, NULL, 0, err};
-    ftk_status status = FTK_OK;
+    size_t *names = NULL;
+    ftk_status status = fti_search_names(config, &names, err);
+    if (!names) return status;
     for (size_t i = 0; status == FTK_OK && i < config->search_count; i++)
-        status = search_folder(&list, config->search[i]);
+        if (names[i] == i) status = search_folder(&list, config->search[i]);
+    fti_free(names);
     if (status != FTK_OK) {
         fti_found_providers_free(list.items, list.count);
         return status;

@@ -435,7 +435,7 @@ static ftk_status ask_filter(const elf_file *elf, uint64_t words, const uint32_t
 
 /* The hash table that the dynamic loader will search, at the bucket of `name`. */
 static ftk_status open_symbols(const elf_file *elf, const char *name, symbol_table *t) {
-    uint64_t table;
+    uint64_t table = 0;
     uint32_t hash = gnu_hash(name);
     bool may_be_there = false;
     uint32_t head[4]; /* buckets, first hashed symbol, words of the filter, shift */
@@ -614,6 +614,12 @@ static ftk_status open_file(elf_file *elf) {
 static void release(const elf_file *elf) {
     fti_free(elf->segments);
     fti_free(elf->dynamic);
+}
+
+ftk_status fti_elf_look(int fd, const char *path, ftk_error *err) {
+    elf_file elf = {.fd = fd, .path = path, .err = err};
+    FTI_TRY(open_file(&elf));
+    return read_header(&elf);
 }
 
 ftk_status fti_elf_inspect(int fd, const char *path, char **note, ftk_error *err) {

@@ -21,7 +21,10 @@
  */
 ftk_status fti_elf_inspect(int fd, const char *path, char **note, ftk_error *err) FTI_WARN_UNUSED;
 
-/* The same for a module of this library, which has no note and another entry. */
+/* Only the header, of 64 bytes: whether it could be one at all. */
+ftk_status fti_elf_look(int fd, const char *path, ftk_error *err) FTI_WARN_UNUSED;
+
+/* As fti_elf_inspect, for a module of this library, which has no note and another entry. */
 ftk_status fti_elf_inspect_module(int fd, const char *path, const char *entry,
                                   ftk_error *err) FTI_WARN_UNUSED;
 

@@ -55,13 +55,7 @@ fti_index_result fti_index_add(fti_name_index *index, size_t record,
                                size_t *duplicate_of) FTI_WARN_UNUSED;
 bool fti_index_find(const fti_name_index *index, ftk_str name, size_t *record);
 
-/* A name from a file as it may appear in a message: short, one line, ASCII. */
-typedef struct fti_shown {
-    char text[88];
-} fti_shown;
-fti_shown fti_show(ftk_str name);
-
-/* Fails with "PATH: MESSAGE"; a long path is shown by its end. */
+/* Fails with "PATH: MESSAGE". */
 ftk_status fti_checkpoint_fail(const fti_checkpoint *checkpoint, ftk_error *err, ftk_status status,
                                const char *format, ...) FTI_PRINTF(4, 5);
 

@@ -128,7 +128,8 @@ ftk_status fti_identity_manifest(const char *path, const fti_identity *id, fti_m
 /* ---- the record ---- */
 
 /* What a pinned digest says suffices; without a pin, the file that was opened must be the
- * same one too. */
+ * same one too. What is linked in is compared by the file that holds it; where that has no digest,
+ * by name, version and level alone. */
 ftk_status fti_provider_record(const fti_provider *p, ftk_str architecture, ftk_str container,
                                char **out, ftk_error *err) {
     fti_text t = {0};
@@ -137,7 +138,7 @@ ftk_status fti_provider_record(const fti_provider *p, ftk_str architecture, ftk_
     fti_text_printf(&t, "architecture=%.*s\ncontainer=%.*s\n", FTI_STR_ARGS(architecture),
                     FTI_STR_ARGS(container));
     fti_text_printf(&t, "name=%s\nversion=%s\npath=%s\nsha256=%s\npinned=%d\n", p->manifest->name,
-                    p->manifest->version, p->path, p->sha256, p->pinned);
+                    p->manifest->version, p->path, p->sha256[0] ? p->sha256 : "none", p->pinned);
     if (!p->pinned && !p->linked)
         fti_text_printf(&t, "device=%llu\ninode=%llu\nmodified=%lld.%09ld\n",
                         (unsigned long long)p->device, (unsigned long long)p->inode,

@@ -32,8 +32,6 @@
  * halved until a number is free. */
 #define DESCRIPTOR_FLOOR 512
 
-#define MAX_LIBRARY_BYTES ((off_t)1 << 32)
-
 #ifndef MFD_EXEC
 #define MFD_EXEC 0x0010U /* Linux 6.3: needed where vm.memfd_noexec is 1 */
 #endif
@@ -65,20 +63,47 @@ static struct {
     pthread_mutex_t lock;
     record *first;
     module *modules;
-    atomic_int pid; /* of the process that loads, 0 before the first load */
+    atomic_int pid;                /* of the process that loads, 0 before the first load */
+    _Atomic(unsigned char *) mark; /* see own_mark */
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* A byte that is 1 in the process that asks first. The kernel gives a fork an empty page in its
+ * place, so that one tells itself apart even where it has its parent's number: the first process
+ * of another PID namespace. NULL where the kernel (before Linux 4.14) cannot. */
+static const volatile unsigned char *own_mark(void) {
+    unsigned char *known = atomic_load(&registry.mark);
+    if (known) return known;
+    const size_t size = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                               0);
+    if (page == MAP_FAILED) return NULL;
+    if (madvise(page, size, MADV_WIPEONFORK) != 0) {
+        munmap(page, size);
+        return NULL;
+    }
+    *page = 1;
+    if (atomic_compare_exchange_strong(&registry.mark, &known, page)) return page;
+    munmap(page, size);
+    return known;
+}
+
+unsigned fti_process_mark(void) {
+    const volatile unsigned char *mark = own_mark();
+    return mark ? *mark : 1;
+}
 
 /* A child of fork without exec has the parent's objects without the threads
  * that serve them, and perhaps its locked mutex. */
 static ftk_status check_process(ftk_error *err) {
     int self = (int)getpid();
     int owner = 0;
-    if (atomic_compare_exchange_strong(&registry.pid, &owner, self) || owner == self) return FTK_OK;
+    bool same = atomic_compare_exchange_strong(&registry.pid, &owner, self) || owner == self;
+    if (same && fti_process_mark() == 1) return FTK_OK;
     return fti_fail(
         err, FTK_E_PROVIDER_LOAD,
-        "no provider or module is loaded after a bare fork: found process %d, wanted %d, the one "
-        "that loaded providers first; start worker processes with exec",
-        self, owner);
+        "no provider or module is loaded after a bare fork: found process %d, %s %d, wanted the "
+        "one that loaded providers first; start worker processes with exec",
+        self, same ? "forked in another PID namespace from" : "forked from", owner);
 }
 
 ftk_status fti_refuse_secure(ftk_error *err) {
@@ -91,15 +116,13 @@ ftk_status fti_refuse_secure(ftk_error *err) {
 
 /* ---- stages before any code of the provider runs ---- */
 
-/* A library that passed everything that can be judged without running it. */
-typedef struct checked_file {
-    int fd;          /* the file, or the sealed copy of its bytes when pinned */
-    struct stat st;  /* of the file */
-    char sha256[65]; /* of the bytes behind fd */
-} checked_file;
+static ftk_status refuse_size(const char *path, ftk_error *err) {
+    return fti_fail(err, FTK_E_PROVIDER_ELF,
+                    "'%s' refused: found more than 4 GiB, wanted a shared object of less", path);
+}
 
 static ftk_status copy_bytes(const char *path, int from, int to, ftk_error *err) {
-    for (off_t total = 0; total <= MAX_LIBRARY_BYTES;) {
+    for (off_t total = 0; total <= FTI_MAX_LIBRARY_BYTES;) {
         ssize_t n = sendfile(to, from, NULL, (size_t)1 << 24);
         if (n == 0) return FTK_OK;
         if (n < 0 && errno == EINTR) continue;
@@ -108,8 +131,7 @@ static ftk_status copy_bytes(const char *path, int from, int to, ftk_error *err)
                             strerrordesc_np(errno));
         total += n;
     }
-    return fti_fail(err, FTK_E_PROVIDER_ELF,
-                    "'%s' refused: found more than 4 GiB, wanted a shared object of less", path);
+    return refuse_size(path, err);
 }
 
 /* A memory file with the bytes of `from` that nobody can change any more. */
@@ -138,7 +160,7 @@ static ftk_status sealed_copy(const char *path, int from, int *out, ftk_error *e
 
 /* Replaces `file->fd` by the sealed copy, whose digest is then the digest of
  * what will be loaded. */
-static ftk_status pin(const fti_allow *allow, checked_file *file, ftk_error *err) {
+static ftk_status pin(const fti_allow *allow, fti_held_file *file, ftk_error *err) {
     int copy = -1;
     FTI_TRY(sealed_copy(allow->path, file->fd, &copy, err));
     close(file->fd);
@@ -164,21 +186,56 @@ static ftk_status check_note(const fti_allow *allow, const fti_manifest *manifes
     return status;
 }
 
+/* Its size and header come first: what is no library is not read to its end. */
 static ftk_status check_bytes(const fti_allow *allow, const fti_manifest *manifest,
-                              checked_file *file, ftk_error *err) {
+                              fti_held_file *file, ftk_error *err) {
     if (fstat(file->fd, &file->st) != 0)
         return fti_fail(err, FTK_E_PROVIDER_PATH, "cannot examine '%s': %s", allow->path,
                         strerrordesc_np(errno));
+    FTI_TRY(fti_elf_look(file->fd, allow->path, err));
+    if (file->st.st_size > FTI_MAX_LIBRARY_BYTES) return refuse_size(allow->path, err);
     FTI_TRY(allow->sha256 ? pin(allow, file, err) : fti_sha256_fd(file->fd, file->sha256, err));
     return check_note(allow, manifest, file->fd, err);
 }
 
 static ftk_status check_file(const fti_allow *allow, const fti_manifest *manifest,
-                             checked_file *file, ftk_error *err) {
+                             fti_held_file *file, ftk_error *err) {
     FTI_TRY(fti_trusted_open(allow->path, FTK_E_PROVIDER_PATH, FTK_E_PROVIDER_PERMISSION, &file->fd,
                              err));
+    file->of = allow;
     ftk_status status = check_bytes(allow, manifest, file, err);
-    if (status != FTK_OK) close(file->fd);
+    if (status != FTK_OK) fti_held_file_release(file);
+    return status;
+}
+
+void fti_held_file_release(fti_held_file *file) {
+    if (file->fd >= 0) close(file->fd);
+    file->fd = -1;
+    file->of = NULL;
+}
+
+/* A pinned file is held as a copy that nobody can change. */
+static bool is_as_judged(const fti_held_file *file) {
+    struct stat now;
+    return file->of->sha256 || (fstat(file->fd, &now) == 0 && now.st_size == file->st.st_size &&
+                                now.st_mtim.tv_sec == file->st.st_mtim.tv_sec &&
+                                now.st_mtim.tv_nsec == file->st.st_mtim.tv_nsec &&
+                                now.st_ctim.tv_sec == file->st.st_ctim.tv_sec &&
+                                now.st_ctim.tv_nsec == file->st.st_ctim.tv_nsec);
+}
+
+/* The file that an earlier question judged and held, so that it is read and hashed once; or it
+ * is opened and judged now. */
+static ftk_status take_file(const fti_provider_query *query, const fti_allow *allow,
+                            const fti_manifest *manifest, fti_held_file *file, ftk_error *err) {
+    fti_held_file *held = query->held;
+    if (!held || held->of != allow || !is_as_judged(held))
+        return check_file(allow, manifest, file, err);
+    *file = *held;
+    held->fd = -1;
+    held->of = NULL;
+    ftk_status status = check_note(allow, manifest, file->fd, err);
+    if (status != FTK_OK) fti_held_file_release(file);
     return status;
 }
 
@@ -210,14 +267,16 @@ static ftk_status check_link(const char *link, int fd, ftk_error *err) {
         link);
 }
 
-static ftk_status call_loader(const char *path, int fd, void **handle, ftk_error *err) {
+/* `failed` is the status where the dynamic loader itself refuses. */
+static ftk_status call_loader(const char *path, int fd, ftk_status failed, void **handle,
+                              ftk_error *err) {
     char link[48];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     FTI_TRY(check_link(link, fd, err));
     *handle = dlopen(link, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (*handle) return FTK_OK;
     const char *text = dlerror();
-    return fti_fail(err, FTK_E_PROVIDER_LOAD, "the dynamic loader refused '%s': %s", path,
+    return fti_fail(err, failed, "the dynamic loader refused '%s': %s", path,
                     text ? text : "no reason given");
 }
 
@@ -282,12 +341,13 @@ static ftk_status describe(record *r, void *handle, ftk_error *err) {
 static void record_free(record *r) {
     if (!r) return;
     fti_free(r->provider.path);
+    fti_free(r->provider.linked_file);
     fti_free(r);
 }
 
 /* What is known of a file before it is loaded; manifest and path are the caller's. */
 static fti_provider facts_of(const fti_allow *allow, fti_manifest *manifest,
-                             const checked_file *file, uint32_t effective) {
+                             const fti_held_file *file, uint32_t effective) {
     fti_provider p = {.manifest = manifest,
                       .path = allow->path,
                       .pinned = allow->sha256 != NULL,
@@ -359,7 +419,7 @@ static ftk_status check_unchanged(const fti_provider *p, const fti_provider *fac
 }
 
 static ftk_status answer_of(const record *r, const fti_provider **out, ftk_error *err) {
-    if (r->status != FTK_OK) return fti_fail(err, r->status, "%s", r->error.message);
+    if (r->status != FTK_OK) return fti_fail(err, r->status, "%-s", r->error.message);
     *out = &r->provider;
     return FTK_OK;
 }
@@ -392,13 +452,13 @@ static ftk_status reuse(const record *object, const fti_provider *facts, fti_man
 
 /* Takes over manifest and descriptor, setting them to NULL and -1, once the
  * object is in the process. */
-static ftk_status load_new(const fti_provider *facts, fti_manifest **manifest, checked_file *file,
+static ftk_status load_new(const fti_provider *facts, fti_manifest **manifest, fti_held_file *file,
                            const fti_provider **out, ftk_error *err) {
     FTI_TRY(keep_descriptor(facts->path, &file->fd, err));
     record *r = record_new(facts, err);
     if (!r) return FTK_E_NO_MEMORY;
     void *handle;
-    ftk_status status = call_loader(facts->path, file->fd, &handle, err);
+    ftk_status status = call_loader(facts->path, file->fd, FTK_E_PROVIDER_LOAD, &handle, err);
     if (status != FTK_OK) {
         record_free(r);
         return status;
@@ -410,7 +470,7 @@ static ftk_status load_new(const fti_provider *facts, fti_manifest **manifest, c
 }
 
 static ftk_status load_checked(const fti_provider *facts, fti_manifest **manifest,
-                               checked_file *file, const fti_provider **out, ftk_error *err) {
+                               fti_held_file *file, const fti_provider **out, ftk_error *err) {
     FTI_TRY(check_process(err));
     pthread_mutex_lock(&registry.lock);
     const record *known = find_object(facts);
@@ -420,36 +480,44 @@ static ftk_status load_checked(const fti_provider *facts, fti_manifest **manifes
     return status;
 }
 
-/* Everything up to the load; `out` NULL leaves that out. */
+/* Everything up to the load; `out` NULL leaves that out, and the file is held. */
 static ftk_status accept_file(const fti_provider_query *query, const fti_allow *allow,
-                              fti_manifest **manifest, checked_file *file, uint32_t effective,
+                              fti_manifest **manifest, fti_held_file *file, uint32_t effective,
                               const fti_provider **out, ftk_error *err) {
     const fti_provider facts = facts_of(allow, *manifest, file, effective);
     if (query->record)
         FTI_TRY(
             fti_record_check(query->record, &facts, query->architecture, query->container, err));
-    return out ? load_checked(&facts, manifest, file, out, err) : FTK_OK;
+    if (out) return load_checked(&facts, manifest, file, out, err);
+    if (query->held) {
+        fti_held_file_release(query->held);
+        *query->held = *file;
+        file->fd = -1;
+    }
+    return FTK_OK;
 }
 
 ftk_status fti_load_allowed(const fti_provider_query *query, const fti_allow *allow,
                             fti_manifest **manifest, const fti_provider **out, ftk_error *err) {
     uint32_t effective;
-    checked_file file = {.fd = -1};
+    fti_held_file file = FTI_HELD_FILE_INIT;
     FTI_TRY(fti_refuse_secure(err));
     FTI_TRY(fti_contract_versions(*manifest, &effective, err));
     FTI_TRY(fti_contract_hardware(*manifest, query, err));
-    FTI_TRY(check_file(allow, *manifest, &file, err));
+    FTI_TRY(take_file(query, allow, *manifest, &file, err));
     ftk_status status = accept_file(query, allow, manifest, &file, effective, out, err);
-    if (file.fd >= 0) close(file.fd);
+    fti_held_file_release(&file);
     return status;
 }
 
-ftk_status fti_check_allowed(const fti_allow *allow, const fti_manifest *manifest, ftk_error *err) {
+ftk_status fti_check_allowed(const fti_allow *allow, const fti_manifest *manifest, char sha256[65],
+                             ftk_error *err) {
     uint32_t effective;
-    checked_file file = {.fd = -1};
+    fti_held_file file = FTI_HELD_FILE_INIT;
     FTI_TRY(fti_contract_versions(manifest, &effective, err));
     FTI_TRY(check_file(allow, manifest, &file, err));
-    close(file.fd);
+    if (sha256) memcpy(sha256, file.sha256, sizeof file.sha256);
+    fti_held_file_release(&file);
     return FTK_OK;
 }
 
@@ -471,7 +539,7 @@ static ftk_status link_new(ftk_provider_entry entry, record *r, ftk_error *err) 
     p->table = &r->table;
     p->load_address = base_of(entry);
     r->linked = entry;
-    return FTK_OK;
+    return fti_digest_code(table, &p->linked_file, p->sha256, &p->no_digest, err);
 }
 
 static ftk_status find_or_link(ftk_provider_entry entry, const fti_provider **out, ftk_error *err) {
@@ -508,7 +576,8 @@ static ftk_status load_module(const char *path, const char *entry, int *fd, modu
                               ftk_error *err) {
     void *handle;
     FTI_TRY(keep_descriptor(path, fd, err));
-    FTI_TRY(call_loader(path, *fd, &handle, err));
+    /* What a module needs of the system belongs to its device. */
+    FTI_TRY(call_loader(path, *fd, FTK_E_DEVICE_UNAVAILABLE, &handle, err));
     *fd = -1;
     return find_function(path, handle, entry, &m->entry, err);
 }
@@ -517,7 +586,7 @@ static ftk_status find_or_load_module(const char *path, const char *entry, int *
                                       ftk_error *err) {
     struct stat st;
     if (fstat(*fd, &st) != 0)
-        return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE, "cannot examine '%s': %s", path,
+        return fti_fail(err, FTK_E_PROVIDER_PATH, "cannot examine '%s': %s", path,
                         strerrordesc_np(errno));
     for (const module *m = registry.modules; m; m = m->next)
         if (m->device == (uint64_t)st.st_dev && m->inode == (uint64_t)st.st_ino) {
@@ -542,7 +611,7 @@ static ftk_status find_or_load_module(const char *path, const char *entry, int *
 static ftk_status open_module(const char *path, const char *entry, void **out, ftk_error *err) {
     int fd = -1;
     FTI_TRY(fti_refuse_secure(err));
-    FTI_TRY(fti_trusted_open(path, FTK_E_DEVICE_UNAVAILABLE, FTK_E_DEVICE_UNAVAILABLE, &fd, err));
+    FTI_TRY(fti_trusted_open(path, FTK_E_PROVIDER_PATH, FTK_E_PROVIDER_PERMISSION, &fd, err));
     ftk_status status = fti_elf_inspect_module(fd, path, entry, err);
     if (status == FTK_OK) status = check_process(err);
     if (status == FTK_OK) {
@@ -557,9 +626,9 @@ static ftk_status open_module(const char *path, const char *entry, void **out, f
 ftk_status fti_module_load(const char *path, const char *entry, void **out, ftk_error *err) {
     ftk_error inner = FTK_ERROR_INIT;
     ftk_status status = open_module(path, entry, out, &inner);
-    if (status == FTK_OK || status == FTK_E_NO_MEMORY)
-        return status == FTK_OK ? FTK_OK : fti_fail(err, status, "%s", inner.message);
-    return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE, "backend module %s", inner.message);
+    if (status == FTK_OK) return FTK_OK;
+    return fti_fail(err, status, "%s%-s", status == FTK_E_NO_MEMORY ? "" : "backend module ",
+                    inner.message);
 }
 
 ftk_status fti_module_path(const char *file, char out[PATH_MAX], ftk_error *err) {

@@ -10,6 +10,7 @@
 #define FTI_LOADER_H
 
 #include <limits.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "core/config.h"
@@ -61,16 +62,33 @@ typedef struct fti_provider {
     const ftk_provider *table; /* full-size internal copy; no slot is NULL */
     fti_manifest *manifest;
     char *path;
-    char sha256[65]; /* of the bytes that were checked; "" of one that is linked in */
+    char sha256[65]; /* of the bytes that were checked; of one that is linked in, of the file that
+                        holds its code, or "" */
     bool pinned;     /* these are also the bytes that were loaded: nobody could change them */
-    bool linked;     /* part of the program: no file, nothing of the following four */
+    bool linked;     /* part of the program: no file of its own, nothing of the following four */
     uint64_t device;
     uint64_t inode;
     uint64_t bytes;
     struct timespec modified;
     uint64_t load_address;
     uint32_t effective_level;
+    char *linked_file;     /* of one that is linked in: what sha256 is of; NULL if there is none, */
+    const char *no_digest; /* and why */
 } fti_provider;
+
+#define FTI_MAX_LIBRARY_BYTES ((off_t)1 << 32)
+
+/* A library that passed everything that can be judged without running it, held open for the
+ * load. */
+typedef struct fti_held_file {
+    const fti_allow *of; /* the entry that it was judged for, or NULL: nothing is held */
+    int fd;              /* the file, or the sealed copy of its bytes when pinned */
+    struct stat st;      /* of the file */
+    char sha256[65];     /* of the bytes behind fd */
+} fti_held_file;
+#define FTI_HELD_FILE_INIT                                                                         \
+    { .fd = -1 }
+void fti_held_file_release(fti_held_file *file);
 
 typedef struct fti_provider_query {
     ftk_str architecture;
@@ -78,6 +96,7 @@ typedef struct fti_provider_query {
     const char *backend;     /* of the engine, or NULL: not judged */
     const char *device_code; /* target of the device, or NULL: it needs no code objects */
     const char *record;      /* of the process that started this one, or NULL */
+    fti_held_file *held;     /* where a judgement leaves the file for the load; NULL: nowhere */
 } fti_provider_query;
 
 /* Finds the provider for (architecture, container), and loads it. Nothing is loaded
@@ -86,7 +105,7 @@ typedef struct fti_provider_query {
 ftk_status fti_provider_resolve(const struct ftk_config *config, const fti_provider_query *query,
                                 const fti_provider **out, ftk_error *err) FTI_WARN_UNUSED;
 /* The same decisions and refusals, but nothing is loaded: for what must not run unless a
- * provider would. */
+ * provider would. A file that passed is left in query->held, from where the load takes it. */
 ftk_status fti_provider_judge(const struct ftk_config *config, const fti_provider_query *query,
                               ftk_error *err) FTI_WARN_UNUSED;
 
@@ -101,9 +120,11 @@ ftk_status fti_provider_record(const fti_provider *provider, ftk_str architectur
 
 /* Checks one allowlist entry through every stage before dlopen, without loading
  * it: what `freetoken providers check` shows. `manifest` (may be NULL) receives
- * the manifest, also when a later stage fails; the caller frees it. */
+ * the manifest, also when a later stage fails; the caller frees it. `sha256` (may be NULL)
+ * receives the digest of a file that passed. */
 ftk_status fti_provider_check(const struct ftk_config *config, const fti_allow *allow,
-                              fti_manifest **manifest, ftk_error *err) FTI_WARN_UNUSED;
+                              fti_manifest **manifest, char sha256[65],
+                              ftk_error *err) FTI_WARN_UNUSED;
 
 /* A manifest found in a search folder, allowed or not. */
 typedef struct fti_found_provider {
@@ -116,6 +137,11 @@ ftk_status fti_provider_discover(const struct ftk_config *config, fti_found_prov
                                  size_t *count, ftk_error *err) FTI_WARN_UNUSED;
 void fti_found_providers_free(fti_found_provider *found, size_t count);
 
+/* For each search folder the index of the one that is looked into for it: its own, unless two
+ * names lead to one folder. Free with fti_free. */
+ftk_status fti_search_names(const struct ftk_config *config, size_t **out,
+                            ftk_error *err) FTI_WARN_UNUSED;
+
 /* Path rules of the trust order, also used for the configuration file: absolute,
  * no symlink in any component, regular file, owner root or the effective user,
  * not group- or world-writable, the same for every parent (a world-writable
@@ -125,13 +151,23 @@ void fti_found_providers_free(fti_found_provider *found, size_t count);
 ftk_status fti_trusted_open(const char *path, ftk_status path_status, ftk_status mode_status,
                             int *fd, ftk_error *err) FTI_WARN_UNUSED;
 
+/* 1 in the process that asked first, 0 in any fork of it, whatever its number. */
+unsigned fti_process_mark(void);
+
 /* Loads a module of this library (a backend) after the checks that a provider's file goes
  * through, without allowlist, manifest and note: its place beside the library is what allows
- * it. `*out` is the function `entry`, of process lifetime. FTK_E_DEVICE_UNAVAILABLE. */
+ * it. `*out` is the function `entry`, of process lifetime. Refused with the statuses of a
+ * provider's file; FTK_E_DEVICE_UNAVAILABLE where only the dynamic loader does, for want of what
+ * the device's software brings. */
 ftk_status fti_module_load(const char *path, const char *entry, void **out,
                            ftk_error *err) FTI_WARN_UNUSED;
 /* Where the module `file` would be: freetoken/backends/ beside the library's real path. */
 ftk_status fti_module_path(const char *file, char out[PATH_MAX], ftk_error *err) FTI_WARN_UNUSED;
+
+/* The file that the code or constant at `address` was loaded from, and its digest. Where none can
+ * be told `*path` is NULL, `sha256` "" and `*reason` says why. Fails for lack of memory only. */
+ftk_status fti_digest_code(const void *address, char **path, char sha256[65], const char **reason,
+                           ftk_error *err) FTI_WARN_UNUSED;
 
 /* SHA-256 of the rest of `fd`, as 64 lower-case hex digits and NUL. */
 ftk_status fti_sha256_fd(int fd, char hex[65], ftk_error *err);

@@ -17,8 +17,8 @@ ftk_status fti_load_allowed(const fti_provider_query *query, const fti_allow *al
                             fti_manifest **manifest, const fti_provider **out,
                             ftk_error *err) FTI_WARN_UNUSED;
 
-/* The same up to dlopen, which is left out. */
-ftk_status fti_check_allowed(const fti_allow *allow, const fti_manifest *manifest,
+/* The same up to dlopen, which is left out; `sha256` (may be NULL) receives the digest. */
+ftk_status fti_check_allowed(const fti_allow *allow, const fti_manifest *manifest, char sha256[65],
                              ftk_error *err) FTI_WARN_UNUSED;
 
 /* FTK_E_PROVIDER_SECURE_EXEC in a process that must load nothing. */

@@ -260,7 +260,7 @@ static ftk_status parse(const char *text, size_t size, const char *path, fti_yam
     if (status == FTK_OK) return FTK_OK;
     if (status == FTK_E_CONFIG_SYNTAX || status == FTK_E_CONFIG_KEY)
         status = FTK_E_PROVIDER_MANIFEST;
-    return fti_fail(err, status, "%s", inner.message);
+    return fti_fail(err, status, "%-s", inner.message);
 }
 
 static ftk_status open_manifest(const char *path, int *fd, ftk_error *err) {

@@ -145,17 +145,3 @@ ftk_status fti_split_next(fti_split *split, ftk_str text, size_t at, size_t *end
         *end = at + fti_utf8_length((const uint8_t *)text.data + at, (size_t)text.size - at);
     return FTK_OK;
 }
-
-size_t fti_utf8_length(const uint8_t *bytes, size_t size) {
-    uint8_t lead = bytes[0];
-    if (lead < 0x80) return 1;
-    size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-    if (lead < 0xC2 || lead > 0xF4 || length > size) return 0;
-    /* The second byte carries what makes a form overlong, a surrogate or too large. */
-    uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-    uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-    if (bytes[1] < low || bytes[1] > high) return 0;
-    for (size_t i = 2; i < length; i++)
-        if ((bytes[i] & 0xC0u) != 0x80u) return 0;
-    return length;
-}

@@ -48,7 +48,7 @@ static char *library_path(const fti_manifest *m) {
 static json_t *allowed_json(const ftk_config *config, const fti_allow *allow) {
     ftk_error error = FTK_ERROR_INIT;
     fti_manifest *manifest = NULL;
-    ftk_status status = fti_provider_check(config, allow, &manifest, &error);
+    ftk_status status = fti_provider_check(config, allow, &manifest, NULL, &error);
     /* Says nothing of the provider: the report as a whole found no memory. */
     if (status == FTK_E_NO_MEMORY) {
         fti_manifest_free(manifest);
@@ -97,24 +97,82 @@ static json_t *found_json(const fti_found_provider *f) {
     return o;
 }
 
-ftk_status ftk_providers_report(const ftk_config *config, char **json, ftk_error *err) {
-    if (!config || !json) return fti_fail(err, FTK_E_ARGUMENT, "config and json must not be NULL");
-    fti_found_provider *found = NULL;
-    size_t count = 0;
-    FTI_TRY(fti_provider_discover(config, &found, &count, err));
-    json_t *o = json_object(), *search = json_array(), *providers = json_array();
-    for (size_t i = 0; i < config->search_count; i++)
-        fti_json_append(&search, fti_json_str(fti_str(config->search[i])));
+/* Search folders that are another one under a second name. */
+static ftk_status repeated_json(const ftk_config *config, json_t **out, ftk_error *err) {
+    size_t *names;
+    FTI_TRY(fti_search_names(config, &names, err));
+    json_t *list = json_array();
+    for (size_t i = 0; i < config->search_count; i++) {
+        if (names[i] == i) continue;
+        json_t *o = json_object();
+        set_text(&o, "folder", config->search[i]);
+        set_text(&o, "same_as", config->search[names[i]]);
+        fti_json_append(&list, o);
+    }
+    fti_free(names);
+    *out = list;
+    return FTK_OK;
+}
+
+/* Says of each provider where else its name is found. Which one is meant is never a question:
+ * the allowlist has paths. */
+static ftk_status add_same_names(json_t *providers, ftk_error *err) {
+    size_t count = json_array_size(providers);
+    const char **names = fti_calloc(count, sizeof *names);
+    if (!names) return fti_no_memory(err, count * sizeof *names, "names of providers");
+    for (size_t i = 0; i < count; i++)
+        names[i] = json_string_value(json_object_get(json_array_get(providers, i), "name"));
+    bool failed = false;
+    for (size_t i = 0; i < count; i++) {
+        json_t *others = json_array();
+        for (size_t k = 0; names[i] && k < count; k++)
+            if (k != i && names[k] && strcmp(names[i], names[k]) == 0)
+                fti_json_append(&others,
+                                json_incref(json_object_get(json_array_get(providers, k), "path")));
+        failed = failed ||
+                 json_object_set_new(json_array_get(providers, i), "same_name", others) != 0;
+    }
+    fti_free(names);
+    return failed ? fti_no_memory(err, 0, "a report") : FTK_OK;
+}
+
+static json_t *list_providers(const ftk_config *config, const fti_found_provider *found,
+                              size_t count) {
+    json_t *providers = json_array();
     for (size_t i = 0; i < config->allow_count; i++)
         fti_json_append(&providers, allowed_json(config, &config->allow[i]));
     for (size_t i = 0; i < config->linked_count; i++)
         fti_json_append(&providers, linked_json(config->linked[i]));
     for (size_t i = 0; i < count; i++)
         if (!found[i].allow) fti_json_append(&providers, found_json(&found[i]));
-    fti_found_providers_free(found, count);
+    return providers;
+}
+
+static ftk_status report_found(const ftk_config *config, const fti_found_provider *found,
+                               size_t count, char **json, ftk_error *err) {
+    json_t *repeated = NULL;
+    FTI_TRY(repeated_json(config, &repeated, err));
+    json_t *o = json_object(), *search = json_array();
+    json_t *providers = list_providers(config, found, count);
+    for (size_t i = 0; i < config->search_count; i++)
+        fti_json_append(&search, fti_json_str(fti_str(config->search[i])));
+    ftk_status status = providers ? add_same_names(providers, err) : FTK_OK;
     fti_json_set(&o, "search", search);
+    fti_json_set(&o, "search_repeated", repeated);
     fti_json_set(&o, "providers", providers);
-    return fti_json_dump(o, json, err);
+    if (status == FTK_OK) return fti_json_dump(o, json, err);
+    json_decref(o);
+    return status;
+}
+
+ftk_status ftk_providers_report(const ftk_config *config, char **json, ftk_error *err) {
+    if (!config || !json) return fti_fail(err, FTK_E_ARGUMENT, "config and json must not be NULL");
+    fti_found_provider *found = NULL;
+    size_t count = 0;
+    FTI_TRY(fti_provider_discover(config, &found, &count, err));
+    ftk_status status = report_found(config, found, count, json, err);
+    fti_found_providers_free(found, count);
+    return status;
 }
 
 static bool ends_with(const char *text, const char *suffix) {
@@ -153,22 +211,13 @@ static ftk_status canonical(const char *path, char **out, ftk_error *err) {
     return fti_fail(err, FTK_E_PROVIDER_PATH, "%s: no such file or folder", path);
 }
 
-static ftk_status digest_of(const char *path, char hex[65], ftk_error *err) {
-    int fd;
-    FTI_TRY(fti_trusted_open(path, FTK_E_PROVIDER_PATH, FTK_E_PROVIDER_PERMISSION, &fd, err));
-    ftk_status status = fti_sha256_fd(fd, hex, err);
-    close(fd);
-    return status;
-}
-
 static ftk_status describe(const fti_manifest *m, char **json, ftk_error *err) {
     static const struct ftk_config nothing = {.origin = NULL};
     char *library = library_path(m);
     if (!library) return fti_no_memory(err, 0, "a path");
     char hex[65] = "";
     fti_allow allow = {.name = m->name, .path = library};
-    ftk_status status = fti_provider_check(&nothing, &allow, NULL, err);
-    if (status == FTK_OK) status = digest_of(library, hex, err);
+    ftk_status status = fti_provider_check(&nothing, &allow, NULL, hex, err);
     if (status == FTK_OK) {
         json_t *o = json_object();
         describe_manifest(&o, m);

@@ -6,6 +6,8 @@
 #include "core/contract.h"
 #include "core/loading.h"
 
+#include <stdio.h>
+
 /* A provider that may be chosen, as its manifest describes it. */
 typedef struct candidate {
     const fti_allow *allow;     /* the entry that allows it, or */
@@ -30,8 +32,8 @@ static ftk_status blame(const struct ftk_config *config, const fti_allow *allow,
                         const ftk_error *inner, ftk_error *err) {
     /* An entry that no configuration holds yet is named by nothing but itself. */
     if (!config->origin)
-        return fti_fail(err, status, "provider %s: %s", allow->name, inner->message);
-    return fti_fail(err, status, "%s:%u: providers.allow: %s: %s", config->origin, allow->line,
+        return fti_fail(err, status, "provider %s: %-s", allow->name, inner->message);
+    return fti_fail(err, status, "%s:%u: providers.allow: %s: %-s", config->origin, allow->line,
                     allow->name, inner->message);
 }
 
@@ -98,7 +100,7 @@ static ftk_status read_candidates(question *q) {
         c->allow = &q->config->allow[i];
         c->status = manifest_of(c->allow, &c->manifest, &c->error);
         if (c->status == FTK_E_NO_MEMORY)
-            return fti_fail(q->err, c->status, "%s", c->error.message);
+            return fti_fail(q->err, c->status, "%-s", c->error.message);
     }
     for (size_t i = 0; i < q->config->linked_count; i++) {
         candidate *c = &q->candidates[q->count++];
@@ -212,7 +214,8 @@ static ftk_status compose(const question *q, const candidate *format) {
 
 /* ---- why nothing matched ---- */
 
-static ftk_status not_allowed(const question *q, const fti_manifest *m) {
+/* `others`: manifests of that name in other places. */
+static ftk_status not_allowed(const question *q, const fti_manifest *m, size_t others) {
     int folder = fti_folder_size(m->path);
     const fti_allow *other = allow_named(q->config, m->name);
     if (other)
@@ -221,47 +224,81 @@ static ftk_status not_allowed(const question *q, const fti_manifest *m) {
                         "which claims %.*s/%.*s; change the path of that entry to it",
                         q->config->origin, other->line, m->name, other->path, folder, m->path,
                         m->library, PAIR_ARGS(q));
+    char more[96] = "";
+    if (others)
+        snprintf(more, sizeof more, " (and %zu more of that name, which providers list shows)",
+                 others);
     return fti_fail(
         q->err, FTK_E_PROVIDER_NOT_ALLOWED,
-        "%s: found provider '%s' for %.*s/%.*s, but not in the list of allowed ones; "
+        "%s: found provider '%s'%-s for %.*s/%.*s, but not in the list of allowed ones; "
         "run: freetoken providers allow '%.*s' (--config FILE if it is not your own), or add under "
         "providers.allow: - {name: %s, path: \"%.*s/%s\"}",
-        q->config->origin, m->name, PAIR_ARGS(q), folder, m->path, m->name, folder, m->path,
+        q->config->origin, m->name, more, PAIR_ARGS(q), folder, m->path, m->name, folder, m->path,
         m->library);
 }
 
+#define KNOWN_SHOWN 300u /* bytes of the list of known providers in a message */
+
+typedef struct known_list {
+    fti_text text;
+    size_t more; /* that have no place in it */
+} known_list;
+
+static void add_known(known_list *list, const char *format, ...) FTI_PRINTF(2, 3);
+static void add_known(known_list *list, const char *format, ...) {
+    char one[KNOWN_SHOWN * 2 / 3];
+    va_list args;
+    va_start(args, format);
+    fti_message(one, sizeof one, format, args);
+    va_end(args);
+    if (list->more || list->text.size + strlen(one) > KNOWN_SHOWN)
+        list->more++;
+    else
+        fti_text_printf(&list->text, "%s%s", list->text.size ? ", " : "", one);
+}
+
 static void list_known(const question *q, const fti_found_provider *found, size_t count,
-                       fti_text *list) {
+                       known_list *list) {
     for (size_t i = 0; i < q->count; i++) {
         const fti_manifest *m = q->candidates[i].manifest;
-        if (m)
-            fti_text_printf(list, "%s%s: %s (%s)", list->size ? ", " : "", m->name,
-                            m->architectures, m->containers);
+        if (m) add_known(list, "%s: %s (%s)", m->name, m->architectures, m->containers);
     }
     for (size_t i = 0; i < count; i++) {
         const fti_manifest *m = found[i].manifest;
         if (m && !found[i].allow)
-            fti_text_printf(list, "%s%s: %s (%s, not allowed)", list->size ? ", " : "", m->name,
-                            m->architectures, m->containers);
+            add_known(list, "%s: %s (%s, not allowed)", m->name, m->architectures, m->containers);
     }
     for (size_t i = 0; i < count; i++)
         if (!found[i].manifest && found[i].error.status != FTK_E_NOT_FOUND)
-            fti_text_printf(list, "%srefused: %s", list->size ? ", " : "", found[i].error.message);
+            add_known(list, "refused: %s", found[i].error.message);
+    if (list->text.size == 0) fti_text_printf(&list->text, "none");
+    if (list->more)
+        fti_text_printf(&list->text, " and %zu more, which freetoken providers list shows",
+                        list->more);
+}
+
+static size_t same_names(const fti_found_provider *found, size_t count, size_t of) {
+    size_t others = 0;
+    for (size_t i = 0; i < count; i++)
+        others += i != of && found[i].manifest &&
+                  strcmp(found[i].manifest->name, found[of].manifest->name) == 0;
+    return others;
 }
 
 static ftk_status none_claims(const question *q, const fti_found_provider *found, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (found[i].manifest && !found[i].allow && claims(q, found[i].manifest))
-            return not_allowed(q, found[i].manifest);
-    fti_text known = {0};
+            return not_allowed(q, found[i].manifest, same_names(found, count, i));
+    known_list known = {0};
     list_known(q, found, count, &known);
     ftk_status status = fti_fail(
         q->err, FTK_E_PROVIDER_NONE,
         "%s: found no provider for architecture '%.*s' in container '%.*s', wanted one "
-        "under providers.allow; known providers: %s; use a file of an architecture that one of "
-        "them claims, or install a provider for this one and run: freetoken providers allow FOLDER",
-        q->config->origin, PAIR_ARGS(q), known.data ? known.data : "none");
-    fti_text_free(&known);
+        "under providers.allow; use a file of an architecture that a known provider claims, or "
+        "install a provider for this one and run: freetoken providers allow FOLDER; known "
+        "providers: %-s",
+        q->config->origin, PAIR_ARGS(q), known.text.data ? known.text.data : "?");
+    fti_text_free(&known.text);
     return status;
 }
 
@@ -289,7 +326,7 @@ static ftk_status take_linked(const question *q, const candidate *c, const fti_p
         status = fti_record_check(query->record, c->linked, query->architecture, query->container,
                                   &inner);
     if (status != FTK_OK)
-        return fti_fail(q->err, status, "provider %s: %s", c->manifest->name, inner.message);
+        return fti_fail(q->err, status, "provider %s: %-s", c->manifest->name, inner.message);
     if (out) *out = c->linked;
     return FTK_OK;
 }
@@ -331,17 +368,18 @@ ftk_status fti_provider_judge(const struct ftk_config *config, const fti_provide
     return ask(config, query, NULL, err);
 }
 
-static ftk_status check_entry(const fti_allow *allow, fti_manifest **manifest, ftk_error *err) {
+static ftk_status check_entry(const fti_allow *allow, fti_manifest **manifest, char sha256[65],
+                              ftk_error *err) {
     FTI_TRY(fti_refuse_secure(err));
     ftk_status status = manifest_of(allow, manifest, err);
-    return *manifest ? fti_check_allowed(allow, *manifest, err) : status;
+    return *manifest ? fti_check_allowed(allow, *manifest, sha256, err) : status;
 }
 
 ftk_status fti_provider_check(const struct ftk_config *config, const fti_allow *allow,
-                              fti_manifest **manifest, ftk_error *err) {
+                              fti_manifest **manifest, char sha256[65], ftk_error *err) {
     fti_manifest *found = NULL;
     ftk_error inner = FTK_ERROR_INIT;
-    ftk_status status = check_entry(allow, &found, &inner);
+    ftk_status status = check_entry(allow, &found, sha256, &inner);
     if (manifest)
         *manifest = found;
     else

@@ -297,7 +297,7 @@ static ftk_status build_splitter(fti_tokenizer *tokenizer, const fti_checkpoint 
     ftk_error why = FTK_ERROR_INIT;
     ftk_status status = fti_splitter_create(pattern, true, &tokenizer->splitter, &why);
     if (status == FTK_OK) return FTK_OK;
-    if (status == FTK_E_NO_MEMORY) return fti_fail(err, status, "%s", why.message);
+    if (status == FTK_E_NO_MEMORY) return fti_fail(err, status, "%-s", why.message);
     return fti_checkpoint_fail(checkpoint, err, status,
                                KEY_PRE " \"%s\": the provider's pre-tokeniser pattern does not "
                                        "compile: %s; update the provider",

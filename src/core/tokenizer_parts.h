@@ -64,8 +64,4 @@ void fti_split_end(fti_split *split);
 ftk_status fti_split_next(fti_split *split, ftk_str text, size_t at, size_t *end,
                           ftk_error *err) FTI_WARN_UNUSED;
 
-/* Bytes of the UTF-8 character at the front (no overlong forms, surrogates or
- * values past U+10FFFF), 0 if there is none. size > 0. */
-size_t fti_utf8_length(const uint8_t *bytes, size_t size);
-
 #endif

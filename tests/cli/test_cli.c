@@ -448,6 +448,27 @@ static char *sampled(const char *seed, const char *temperature) {
     return hash;
 }
 
+/* Where one pipe takes both, the figures stand on a line of their own. */
+static void run_into_one_pipe(void **state) {
+    (void)state;
+    static const char command[] = FTK_BIN " run " MODEL " --config " FTK_CONFIG " -p Once -n 4";
+    char *both = NULL, *apart = NULL, *file = in_work("text");
+    assert_true(asprintf(&both, "%s 2>&1 | cat", command) > 0);
+    assert_true(asprintf(&apart, "%s 2>%s | cat", command, file) > 0);
+    output text = run("/bin/sh", "-c", apart, NULL);
+    output o = run("/bin/sh", "-c", both, NULL);
+    expect_code(&text, 0);
+    expect_code(&o, 0);
+    assert_true(text.out_size > 0 && text.out[text.out_size - 1] != '\n');
+    assert_memory_equal(o.out, text.out, text.out_size);
+    assert_memory_equal(o.out + text.out_size, "\n1 prompt tokens, 4 tokens, ", 27);
+    release(&text);
+    release(&o);
+    free(both);
+    free(apart);
+    free(file);
+}
+
 static void run_sampling(void **state) {
     (void)state;
     char *one = sampled("1", "1.5"), *again = sampled("1", "1.5"), *other = sampled("2", "1.5");
@@ -1233,6 +1254,97 @@ static void list_what_cannot_be_read(void **state) {
     free(path);
 }
 
+/* An escape sequence of each kind, a change of direction, and what is no UTF-8. */
+#define CLEAR                                                                                      \
+    "e\x1b[2J\xC2\x9B"                                                                             \
+    "31m\xE2\x80\xAE\xD8\x9C\x7F"
+#define CLEARED "e\\x1b[2J\\xc2\\x9b31m\\xe2\\x80\\xae\\xd8\\x9c\\x7f"
+#define NO_UTF8 CLEAR "\xFF"
+
+/* Nothing in it does more to a terminal than to show a character or to end a line. */
+static void expect_harmless(const char *text) {
+    static const char *const parts[] = {"\x1b",     "\xC2\x9B", "\xE2\x80\xAE",
+                                        "\xD8\x9C", "\x7F",     "\xFF"};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (strstr(text, parts[i])) fail_msg("part %zu is there: %s", i, text);
+    }
+}
+
+static void expect_shown(output o, int code, const char *part) {
+    expect_code(&o, code);
+    expect_harmless(o.out);
+    expect_harmless(o.err);
+    if (!strstr(o.out, part) && !strstr(o.err, part)) {
+        fail_msg("'%s' is not in: %s%s", part, o.out, o.err);
+    }
+    release(&o);
+}
+
+/* A folder of that name with the manifest of the demo's provider, and a configuration that
+ * searches there. */
+static void write_hostile_world(const char *name, const char *config) {
+    provider p = demo_provider();
+    char *folder = in_work(name), *file = NULL, *source = NULL, *whole = NULL;
+    assert_int_equal(mkdir(folder, 0755), 0);
+    assert_true(asprintf(&file, "%s/qwen36", folder) > 0);
+    assert_int_equal(mkdir(file, 0755), 0);
+    free(file);
+    assert_true(asprintf(&file, "%s/qwen36/qwen36.provider.yaml", folder) > 0);
+    assert_true(asprintf(&source, "%s/qwen36.provider.yaml", p.folder) > 0);
+    char *manifest = read_all(source, NULL);
+    write_all(file, manifest, strlen(manifest), 0644);
+    assert_true(asprintf(&whole, "providers:\n  search: [\"%s/%s\"]\n", work,
+                         "e\\e[2J\\x9b31m\\u202e\\u061c\\x7f") > 0);
+    write_text(config, whole);
+    free(whole);
+    free(manifest);
+    free(source);
+    free(file);
+    free(folder);
+    free_provider(&p);
+}
+
+static void what_comes_from_outside_is_escaped(void **state) {
+    (void)state;
+    char *config = in_work("hostile.yaml"), *no_text = in_work(NO_UTF8), *file = NULL;
+    write_hostile_world(CLEAR, config);
+    expect_shown(RUN("providers", "list", "--config", config), 0,
+                 CLEARED "\nqwen36 0.1.0: not allowed, ok\n");
+    expect_shown(RUN("providers", "check", "--config", config), 0, CLEARED "/qwen36/qwen36.so\n");
+    expect_shown(RUN("providers", "explain", "qwen35moe", "gguf", "--config", config), 4,
+                 "freetoken providers allow /");
+    expect_shown(RUN("providers", "allow", "qwen36", "--config", config), 4, CLEARED);
+    expect_shown(RUN("run", MODEL, "-p", "x", "--config", config), 4, CLEARED);
+    /* JSON says what is there. */
+    output o = RUN("providers", "list", "--json", "--config", config);
+    json_t *report = parse(&o);
+    const char *search = json_string_value(json_array_get(json_object_get(report, "search"), 0));
+    assert_non_null(search);
+    expect_text(search, CLEAR);
+    json_decref(report);
+
+    assert_int_equal(mkdir(no_text, 0755), 0);
+    assert_true(asprintf(&file, "%s/model.gguf", no_text) > 0);
+    assert_int_equal(symlink(MODEL, file), 0);
+    expect_shown(DEMO("inspect", file), 0, CLEARED "\\xff/model.gguf\n");
+    expect_shown(DEMO("providers", "explain", file), 0, CLEARED "\\xff/model.gguf\n");
+    expect_shown(DEMO("providers", "allow", no_text), 4, CLEARED "\\xff");
+    expect_shown(DEMO("inspect", no_text), 5, CLEARED "\\xff");
+    expect_shown(RUN("inspect", MODEL, "--plan", "--config", no_text), 3, CLEARED "\\xff");
+    expect_shown(DEMO("tokenize", MODEL, "-p", "x", NO_UTF8), 2, CLEARED "\\xff");
+    static const char *const made[] = {NO_UTF8 "/model.gguf", NO_UTF8,
+                                       "hostile.yaml",        CLEAR "/qwen36/qwen36.provider.yaml",
+                                       CLEAR "/qwen36",       CLEAR};
+    for (size_t i = 0; i < sizeof made / sizeof made[0]; i++) {
+        char *path = in_work(made[i]);
+        assert_int_equal(remove(path), 0);
+        free(path);
+    }
+    free(file);
+    free(no_text);
+    free(config);
+}
+
 /* Every byte of a long configuration survives. */
 static void allow_keeps_text(void **state) {
     (void)state;
@@ -1511,6 +1623,7 @@ int main(void) {
         cmocka_unit_test(run_json),
         cmocka_unit_test(run_stops),
         cmocka_unit_test(run_golden),
+        cmocka_unit_test(run_into_one_pipe),
         cmocka_unit_test(run_sampling),
         cmocka_unit_test(run_prompts),
         cmocka_unit_test(stdout_full),
@@ -1529,6 +1642,7 @@ int main(void) {
         cmocka_unit_test(allow_behind_a_link),
         cmocka_unit_test(allow_where_no_run_looks),
         cmocka_unit_test(list_what_cannot_be_read),
+        cmocka_unit_test(what_comes_from_outside_is_escaped),
         cmocka_unit_test(allow_keeps_text),
         cmocka_unit_test(bench_decode),
         cmocka_unit_test(bench_provider_cost),

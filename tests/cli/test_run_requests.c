@@ -465,6 +465,23 @@ static void bad_lines_stop_all(void **state) {
     (void)unlink(out.s);
 }
 
+/* A name of any length leaves room for what is wrong. */
+static void a_long_name_leaves_the_message(void **state) {
+    (void)state;
+    text file = requests_of(LIST(bad_lines[0].line), 1);
+    char name[3000];
+    const char *slash = strrchr(file.s, '/');
+    size_t size = (size_t)(slash - file.s);
+    memcpy(name, file.s, size);
+    for (; size < 2500; size += 2) memcpy(name + size, "/.", 2);
+    (void)strcpy(name + size, slash);
+    output o = RUN(small.s, "--requests", name);
+    expect_code(&o, 1);
+    expect_text(o.err, "error: ..././");
+    expect_text(o.err, ":1: unknown key 'max_token'; did you mean 'max_tokens'?");
+    release(&o);
+}
+
 static void keep_going(void **state) {
     (void)state;
     enum { BAD = sizeof bad_lines / sizeof bad_lines[0] };
@@ -696,7 +713,8 @@ static void progress(void **state) {
     expect_code(&o, 0);
     expect_text(shown, "\r2 of 3 requests, ");
     expect_text(shown, " tok/s, 0:00:0");
-    expect_text(shown, "\r\033[K3 of 3 requests finished");
+    expect_text(shown, " \r3 of 3 requests finished"); /* over blanks, on any terminal */
+    assert_null(strchr(shown, '\033'));
     json_decref(lines_of(o.out));
     release(&o);
     o = RUN(small.s, "--requests", file.s, "--ignore-eos");
@@ -733,6 +751,7 @@ int main(void) {
         cmocka_unit_test(order),
         cmocka_unit_test(from_standard_input),
         cmocka_unit_test(bad_lines_stop_all),
+        cmocka_unit_test(a_long_name_leaves_the_message),
         cmocka_unit_test(keep_going),
         cmocka_unit_test(held_results),
         cmocka_unit_test(usage_errors),

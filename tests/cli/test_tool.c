@@ -114,6 +114,54 @@ static void shown_text(void **state) {
     char *shown = fti_cli_shown(in, sizeof in - 1);
     assert_string_equal(shown, "a\\\"b\\\\\\n\\x1b[0m\\xc2\\x9b\xC3\xA9\\xff\\xe2\\x82\\x7f\\x00z");
     free(shown);
+    shown = fti_cli_plain(
+        "a\"b\\\n\xE2\x80\xAE\xE2\x81\xA6\xD8\x9C\xE2\x80\xA8\xED\xA0\x80\xC0\x80\xF4\x90\x80\x80");
+    assert_string_equal(shown,
+                        "a\"b\\\\n\\xe2\\x80\\xae\\xe2\\x81\\xa6\\xd8\\x9c\\xe2\\x80\\xa8\\xed\\xa0"
+                        "\\x80\\xc0\\x80\\xf4\\x90\\x80\\x80");
+    free(shown);
+}
+
+static void said_text(void **state) {
+    (void)state;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *stream = open_memstream(&text, &size);
+    assert_non_null(stream);
+    fti_cli_say(stream, "%s\n%-4s|\n\n", "\x1b[2Ja", "\xC3\xA9");
+    fti_cli_say(stream, "%s", "");
+    fti_cli_say(stream, "%d %%", 7);
+    assert_int_equal(fclose(stream), 0);
+    assert_string_equal(text, "\\x1b[2Ja\n\xC3\xA9  |\n\n7 %");
+    free(text);
+}
+
+/* One rule for which characters are shown, over all of them. */
+static void shown_characters(void **state) {
+    (void)state;
+    for (uint32_t c = 1; c <= 0x10FFFF; c++) {
+        if (c >= 0xD800 && c <= 0xDFFF) continue;
+        bool harmful = c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x61C || c == 0x200E ||
+                       c == 0x200F || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+        char bytes[5];
+        encode(c, bytes);
+        char *shown = fti_cli_plain(bytes);
+        if ((strcmp(shown, bytes) != 0) != harmful) fail_msg("U+%04X: %s", (unsigned)c, shown);
+        free(shown);
+    }
+}
+
+static void shown_reports(void **state) {
+    (void)state;
+    json_t *report = json_pack("{s:[s, i, {s:b}], s:s}", "\x1b", "a\nb", 7, "k\xC2\x9B", 1, "ok",
+                               "\xE2\x80\xAE");
+    json_t *wanted = json_pack("{s:[s, i, {s:b}], s:s}", "\\x1b", "a\\nb", 7, "k\\xc2\\x9b", 1,
+                               "ok", "\\xe2\\x80\\xae");
+    json_t *shown = fti_cli_shown_report(report);
+    assert_true(json_equal(shown, wanted));
+    json_decref(report);
+    json_decref(wanted);
+    json_decref(shown);
 }
 
 /* ---- numbers and names ---- */
@@ -474,6 +522,9 @@ int main(void) {
         cmocka_unit_test(utf8_table),
         cmocka_unit_test(utf8_all_characters),
         cmocka_unit_test(shown_text),
+        cmocka_unit_test(said_text),
+        cmocka_unit_test(shown_characters),
+        cmocka_unit_test(shown_reports),
         cmocka_unit_test(numbers),
         cmocka_unit_test(sizes),
         cmocka_unit_test(nearest),

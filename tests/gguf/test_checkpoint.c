@@ -497,7 +497,8 @@ static void test_long_path(void **state) {
         fti_checkpoint *c = NULL;
         path[sizeof path - 1 - cut] = 0;
         assert_int_equal(fti_checkpoint_open(path, &c, &err), FTK_E_CKPT_READ);
-        assert_memory_equal(err.message, "...\xC3\xA9", 5);
+        assert_memory_equal(err.message, "/\xC3\xA9", 3);
+        assert_non_null(strstr(err.message, "\xA9...\xC3"));
     }
 }
 

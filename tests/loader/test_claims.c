@@ -5,6 +5,7 @@
  */
 #include "loader/world.h"
 
+#include "core/identity.h"
 #include "freetoken/freetoken.h"
 
 /* ---- hardware ---- */
@@ -135,7 +136,16 @@ static void linked_in(void **state) {
     assert_string_equal(p->manifest->name, "linked");
     assert_string_equal(p->manifest->containers, "gguf ftw");
     assert_string_equal(p->path, "(linked in)");
-    assert_string_equal(p->sha256, "");
+    /* Of the program that holds it. */
+    char self[PATH_MAX], hex[65];
+    ftk_error err = FTK_ERROR_INIT;
+    int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    assert_non_null(realpath("/proc/self/exe", self));
+    expect_status(fti_sha256_fd(fd, hex, &err), FTK_OK, &err, "");
+    assert_int_equal(close(fd), 0);
+    assert_string_equal(p->sha256, hex);
+    assert_string_equal(p->linked_file, self);
+    assert_null(p->no_digest);
     assert_true(p->load_address != 0);
     assert_ptr_equal(resolve("secondarch"), p);
     assert_int_equal(watched.calls, 0);
@@ -148,6 +158,67 @@ static void linked_in(void **state) {
         .struct_size = sizeof chat, .message = message, .message_size = sizeof message};
     assert_int_equal(p->table->format_chat(NULL, NULL, &chat), FTK_E_UNSUPPORTED);
     assert_non_null(strstr(message, "no dialogues"));
+}
+
+static void expect_digest(const void *address, const char *file, const char *sha256,
+                          const char *reason) {
+    ftk_error err = FTK_ERROR_INIT;
+    char *path, hex[65];
+    const char *why;
+    expect_status(fti_digest_code(address, &path, hex, &why, &err), FTK_OK, &err, "");
+    assert_string_equal(path ? path : "none", file);
+    assert_string_equal(hex, sha256);
+    assert_string_equal(why ? why : "", reason);
+    fti_free(path);
+}
+
+/* Of a shared object of the program, for as long as its name leads to what was loaded. */
+static void a_file_that_is_not_the_one_loaded_has_no_digest(void **state) {
+    (void)state;
+    char hex[65];
+    text file = in_scratch("holds_it.so"), moved = in_scratch("moved.so");
+    copy_fixture("good", file.s);
+    fti_allow entry = {names[0], file.s, NULL, 1};
+    pin_to_present_bytes(&entry, hex);
+    void *handle = real_dlopen(file.s, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    assert_non_null(handle);
+    const void *address = dlsym(handle, FTK_PROVIDER_ENTRY);
+    assert_non_null(address);
+    expect_digest(address, file.s, hex, "");
+    assert_int_equal(rename(file.s, moved.s), 0);
+    expect_digest(address, "none", "", "its file is gone");
+    copy_fixture("good", file.s);
+    expect_digest(address, "none", "", "its file is not the one that was loaded");
+    assert_int_equal(unlink(file.s), 0);
+    assert_int_equal(mkfifo(file.s, 0600), 0);
+    expect_digest(address, "none", "", "its file is no regular file");
+    assert_int_equal(unlink(file.s), 0);
+    assert_int_equal(rename(moved.s, file.s), 0);
+    expect_digest(address, file.s, hex, "");
+    expect_digest(&file, "none", "", "no file of this process holds its table"); /* the stack */
+}
+
+/* A worker of another program, or of another build of it, is another provider. */
+static void linked_in_records_compare_the_program(void **state) {
+    (void)state;
+    ftk_error err = FTK_ERROR_INIT;
+    link_it();
+    fti_provider p = *resolve("testarch");
+    const ftk_str pair[] = {fti_str("testarch"), fti_str("gguf")};
+    char *record = NULL;
+    expect_status(fti_provider_record(&p, pair[0], pair[1], &record, &err), FTK_OK, &err, "");
+    assert_non_null(strstr(record, format("sha256=%s\n", p.sha256).s));
+    expect_status(fti_record_check(record, &p, pair[0], pair[1], &err), FTK_OK, &err, "");
+    p.sha256[5] = p.sha256[5] == '0' ? '1' : '0';
+    expect_status(fti_record_check(record, &p, pair[0], pair[1], &err), FTK_E_PROVIDER_RECORD, &err,
+                  "wanted 'sha256=");
+    p.sha256[0] = 0; /* one that cannot say is no proof of being the same */
+    expect_status(fti_record_check(record, &p, pair[0], pair[1], &err), FTK_E_PROVIDER_RECORD, &err,
+                  "found 'sha256=none'");
+    fti_free(record);
+    expect_status(fti_provider_record(&p, pair[0], pair[1], &record, &err), FTK_OK, &err, "");
+    expect_status(fti_record_check(record, &p, pair[0], pair[1], &err), FTK_OK, &err, "");
+    fti_free(record);
 }
 
 /* Under the same rules, too. */
@@ -346,6 +417,8 @@ int main(void) {
         CASE(a_format_without_an_owner),
         CASE(a_format_overrides_nothing),
         CASE(linked_in),
+        CASE(a_file_that_is_not_the_one_loaded_has_no_digest),
+        CASE(linked_in_records_compare_the_program),
         CASE(linked_in_is_judged),
         CASE(linked_in_keeps_the_contract),
         CASE(reports_show_it),

@@ -9,8 +9,11 @@
 #include "freetoken/freetoken.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#define OPENSSL_API_COMPAT 0x10100000L
+#include <openssl/sha.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/auxv.h>
@@ -18,6 +21,25 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+
+/* ---- what the code under test calls ---- */
+
+static unsigned digests; /* begun */
+
+/* Takes the place of libcrypto's, so that each file that is hashed is counted. */
+int SHA256_Init(SHA256_CTX *context) {
+    int (*next)(SHA256_CTX *);
+    void *address = dlsym(RTLD_NEXT, "SHA256_Init");
+    memcpy(&next, &address, sizeof next);
+    digests++;
+    return next(context);
+}
+
+static pid_t pretended; /* number of this process, or 0: its own */
+
+pid_t getpid(void) {
+    return pretended ? pretended : (pid_t)syscall(SYS_getpid);
+}
 
 /* ---- what is loaded ---- */
 
@@ -171,6 +193,81 @@ static void nobody_claims(void **state) {
     refuse_unloaded(FTK_E_PROVIDER_NONE, "known providers: none");
 }
 
+/* The list is cut, with the number of what is left out; what to do is not. */
+static void a_thousand_manifests_leave_the_advice(void **state) {
+    (void)state;
+    static const char advice[] = "install a provider for this one and run: freetoken providers "
+                                 "allow FOLDER; known providers: ";
+    for (unsigned i = 0; i < 1000; i++) {
+        text name = format("known-%03u", i);
+        make_folder(format("%s/%s", search_folder, name.s).s, 0755);
+        write_manifest(name.s, (override){NULL, NULL});
+    }
+    ftk_error err = refuse_pair("lunar", "gguf", FTK_E_PROVIDER_NONE, advice);
+    const char *list = strstr(err.message, advice) + strlen(advice);
+    assert_memory_equal(list,
+                        "known-000: testarch secondarch (gguf ftw, not allowed), known-001: ", 66);
+    unsigned shown = 0, more = 0;
+    for (const char *at = list; (at = strstr(at, "(gguf ftw, not allowed)")) != NULL; at++) shown++;
+    const char *end = strstr(list, " and ");
+    assert_non_null(end);
+    assert_int_equal(sscanf(end, " and %u more, which freetoken providers list shows", &more), 1);
+    assert_true(shown >= 3);
+    assert_int_equal(shown + more, 1000);
+}
+
+/* Every path of this world is longer than a message could repeat. */
+static void long_paths_leave_the_advice(void **state) {
+    (void)state;
+    char deep[900], file[1000];
+    int n = snprintf(deep, sizeof deep, "%s", scratch);
+    for (int i = 0; i < 3; i++) {
+        memset(deep + n, 'a' + i, 200);
+        deep[n] = '/';
+        deep[n += 200] = 0;
+        make_folder(deep, 0755);
+    }
+    fti_allow entry = {names[0], file, NULL, 7};
+    strcpy(names[0], "good");
+    snprintf(file, sizeof file, "%s/good.so", deep);
+    char manifest[1100];
+    snprintf(manifest, sizeof manifest, "%s/good.provider.yaml", deep);
+    install("good");
+    assert_int_equal(rename(provider_file("good", ".provider.yaml").s, manifest), 0);
+    assert_int_equal(rename(library("good").s, file), 0);
+    config.allow = &entry;
+    config.allow_count = 1;
+    config.origin = deep; /* as long as any */
+
+    assert_int_equal(chmod(file, 0666), 0);
+    ftk_error err = refuse_pair("testarch", "gguf", FTK_E_PROVIDER_PERMISSION,
+                                ":7: providers.allow: good: '/");
+    assert_non_null(strstr(err.message, "/good.so' has mode 0666, wanted a file that neither group "
+                                        "nor others may write; run: chmod go-w '/"));
+    assert_string_equal(err.message + strlen(err.message) - 9, "/good.so'");
+    assert_int_equal(chmod(file, 0644), 0);
+
+    static char wrong[65];
+    memset(wrong, '0', 64);
+    entry.sha256 = wrong;
+    err = refuse_pair("testarch", "gguf", FTK_E_PROVIDER_DIGEST, wrong);
+    assert_non_null(strstr(err.message, "(--config FILE if it is not your own)"));
+    config.allow_count = 0;
+    assert_int_equal(chmod(search_folder, 0755), 0);
+    search[0] = deep;
+    deep[n - 200] = 0; /* the folder above the one that holds the manifest */
+    file[n] = 0;
+    text renamed = format("%.*s/good", n - 200, deep);
+    assert_int_equal(rename(file, renamed.s), 0);
+    err = refuse_pair("testarch", "gguf", FTK_E_PROVIDER_NOT_ALLOWED,
+                      "; run: freetoken providers allow '/");
+    assert_non_null(strstr(err.message, "or add under providers.allow: - {name: good, path: \"/"));
+    assert_string_equal(err.message + strlen(err.message) - 15, "/good/good.so\"}");
+    config.allow = allowed;
+    config.origin = origin;
+    search[0] = search_folder;
+}
+
 static void broken_manifests_hide_nothing(void **state) {
     (void)state;
     install("second");
@@ -292,6 +389,78 @@ static void judges_paths(void **state) {
     refuse_unloaded(FTK_E_PROVIDER_PATH, "symbolic link");
     assert_int_equal(unlink(whole), 0);
     refuse_unloaded(FTK_E_PROVIDER_PATH, whole);
+}
+
+/* The first bytes of a file and its size are known before any of it is read to the end. */
+static void what_is_no_library_is_not_read(void **state) {
+    (void)state;
+    static const off_t sizes[] = {(off_t)10 << 30, 100};
+    static char wrong[65];
+    memset(wrong, '0', 64);
+    install("good");
+    fti_allow *entry = allow("good");
+    for (size_t i = 0; i < 4; i++) {
+        entry->sha256 = i % 2 ? wrong : NULL;
+        write_file(entry->path, "no library", 10, 0644);
+        assert_int_equal(truncate(entry->path, sizes[i / 2]), 0);
+        digests = 0;
+        refuse_unloaded(FTK_E_PROVIDER_ELF, "found a file that is not ELF");
+        assert_int_equal(digests, 0);
+    }
+    copy_fixture("good", entry->path);
+    assert_int_equal(truncate(entry->path, sizes[0]), 0);
+    for (size_t i = 0; i < 2; i++) {
+        entry->sha256 = i ? wrong : NULL;
+        digests = 0;
+        refuse_unloaded(FTK_E_PROVIDER_ELF, "found more than 4 GiB");
+        assert_int_equal(digests, 0);
+    }
+}
+
+/* Of a question that was judged before, as that of an engine whose backend is a module. */
+static void a_judged_file_is_hashed_once(void **state) {
+    (void)state;
+    char hex[65];
+    fti_held_file held = FTI_HELD_FILE_INIT;
+    ftk_error err = FTK_ERROR_INIT;
+    install("good");
+    install("second");
+    fti_allow *good = allow("good");
+    write_manifest("second", (override){"architectures", "[thirdarch]"});
+    allow("second");
+    asked.architecture = fti_str("testarch");
+    asked.container = fti_str("gguf");
+    asked.held = &held;
+    for (size_t pinned = 0; pinned < 2; pinned++) {
+        size_t descriptors = open_descriptors();
+        if (pinned) pin_to_present_bytes(good, hex);
+        digests = 0;
+        expect_status(fti_provider_judge(&config, &asked, &err), FTK_OK, &err, "");
+        assert_ptr_equal(held.of, good);
+        assert_int_equal(open_descriptors(), descriptors + 1);
+        assert_int_equal(resolve("testarch")->pinned, pinned);
+        assert_int_equal(digests, 1);
+        assert_true(held.fd < 0 && !held.of);
+        assert_int_equal(open_descriptors(), descriptors + 1); /* of the object loaded */
+    }
+    /* What is held is used for its own entry alone, and not after a change. */
+    good->sha256 = NULL;
+    assert_int_equal(unlink(good->path), 0); /* which is code of this process now */
+    copy_fixture("good", good->path);
+    expect_status(fti_provider_judge(&config, &asked, &err), FTK_OK, &err, "");
+    refuse_pair("thirdarch", "gguf", FTK_E_PROVIDER_IDENTITY, "architectures");
+    assert_ptr_equal(held.of, good);
+    int fd = open(good->path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    assert_int_equal(write(fd, "!", 1), 1);
+    assert_int_equal(close(fd), 0);
+    digests = 0;
+    const fti_provider *p = resolve("testarch");
+    assert_int_equal(digests, 1);
+    pin_to_present_bytes(good, hex);
+    assert_string_equal(p->sha256, hex);
+    fti_held_file_release(&held);
+    fti_held_file_release(&held);
+    asked.held = NULL;
 }
 
 static void judges_modes(void **state) {
@@ -710,11 +879,100 @@ static void keeps_no_descriptor_of_what_it_refuses(void **state) {
 static void check_entry(ftk_status wanted, const char *part, bool with_manifest) {
     ftk_error err = FTK_ERROR_INIT;
     fti_manifest *manifest = NULL;
-    expect_status(fti_provider_check(&config, config.allow, &manifest, &err), wanted, &err, part);
+    expect_status(fti_provider_check(&config, config.allow, &manifest, NULL, &err), wanted, &err,
+                  part);
     assert_true((manifest != NULL) == with_manifest);
     fti_manifest_free(manifest);
-    expect_status(fti_provider_check(&config, config.allow, NULL, &err), wanted, &err, part);
+    expect_status(fti_provider_check(&config, config.allow, NULL, NULL, &err), wanted, &err, part);
     assert_int_equal(watched.calls, 0);
+}
+
+static json_t *providers_report(void) {
+    ftk_error err = FTK_ERROR_INIT;
+    char *json = NULL;
+    expect_status(ftk_providers_report(&config, &json, &err), FTK_OK, &err, "");
+    json_t *report = json_loads(json, 0, NULL);
+    assert_non_null(report);
+    ftk_report_free(json);
+    return report;
+}
+
+static const char *member(const json_t *o, const char *key) {
+    const char *value = json_string_value(json_object_get(o, key));
+    assert_non_null(value);
+    return value;
+}
+
+/* Under whichever of its names lets its manifests be read. */
+static void a_folder_of_two_names_is_searched_once(void **state) {
+    (void)state;
+    install("good");
+    install("second");
+    text link = in_scratch("link"), other = in_scratch("other"), absent = in_scratch("absent");
+    char *folders[] = {link.s, other.s, search_folder, absent.s};
+    assert_int_equal(symlink(search_folder, link.s), 0);
+    assert_int_equal(symlink(link.s, other.s), 0);
+    config.search = folders;
+    for (size_t n = 1; n <= FTI_COUNT(folders); n++) {
+        config.search_count = n;
+        json_t *report = providers_report();
+        const json_t *providers = json_object_get(report, "providers");
+        const json_t *repeated = json_object_get(report, "search_repeated");
+        assert_int_equal(json_array_size(json_object_get(report, "search")), n);
+        assert_int_equal(json_array_size(providers), n == 4 ? 3 : 2);
+        assert_int_equal(json_array_size(repeated), n == 1 ? 0 : n == 2 ? 1 : 2);
+        assert_string_equal(member(json_array_get(providers, 0), "status"),
+                            n < 3 ? "FTK_E_PROVIDER_PATH" : "ok");
+        for (size_t i = 0; i < json_array_size(repeated); i++) {
+            const json_t *one = json_array_get(repeated, i);
+            assert_string_equal(member(one, "folder"), folders[n == 2 ? 1 : i]);
+            assert_string_equal(member(one, "same_as"), n == 2 ? link.s : search_folder);
+        }
+        json_decref(report);
+    }
+    config.search = search;
+}
+
+/* Two of one name are no error: nothing but a path allows. They are named. */
+static void names_that_are_found_twice_are_said(void **state) {
+    (void)state;
+    install("good");
+    install("second");
+    text elsewhere = in_scratch("elsewhere"), folder = in_scratch("elsewhere/good");
+    make_folder(elsewhere.s, 0755);
+    make_folder(folder.s, 0755);
+    copy_fixture("good", format("%s/good.so", folder.s).s);
+    size_t size;
+    unsigned char *manifest = read_file(provider_file("good", ".provider.yaml").s, &size);
+    write_file(format("%s/good.provider.yaml", folder.s).s, manifest, size, 0644);
+    free(manifest);
+    char *folders[] = {search_folder, elsewhere.s};
+    config.search = folders;
+    config.search_count = 2;
+    for (size_t i = 0; i < 2; i++) {
+        json_t *report = providers_report();
+        const json_t *providers = json_object_get(report, "providers");
+        assert_int_equal(json_array_size(providers), 3);
+        size_t with = 0;
+        for (size_t k = 0; k < 3; k++) {
+            const json_t *p = json_array_get(providers, k), *same = json_object_get(p, "same_name");
+            with += json_array_size(same);
+            if (json_array_size(same) == 0) continue;
+            bool first = strcmp(member(p, "path"), library("good").s) == 0;
+            assert_string_equal(json_string_value(json_array_get(same, 0)),
+                                first ? format("%s/good.so", folder.s).s : library("good").s);
+        }
+        assert_int_equal(with, 2);
+        json_decref(report);
+        if (i > 0) break;
+        refuse_unloaded(FTK_E_PROVIDER_NOT_ALLOWED,
+                        "found provider 'good' (and 1 more of that name, which providers list "
+                        "shows) for testarch/gguf");
+        allow("good");
+    }
+    assert_string_equal(resolve("testarch")->path, library("good").s);
+    assert_int_equal(runs_of("good"), 1);
+    config.search = search;
 }
 
 static void check_never_loads(void **state) {
@@ -785,23 +1043,31 @@ static void errors_may_be_unwanted(void **state) {
 
 /* ---- processes of their own ---- */
 
-static void after_fork(void **state) {
-    (void)state;
-    install("good");
-    allow("good");
-    resolve("testarch");
+/* `number`: what the child takes for its own, or 0: what it is. */
+static void expect_refusal_in_a_child(pid_t number) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
+        pretended = number;
         ftk_error err = FTK_ERROR_INIT;
         const fti_provider *p = NULL;
         ftk_status s = resolve_pair("testarch", "gguf", &p, &err);
-        _exit(s == FTK_E_PROVIDER_LOAD && strstr(err.message, "fork") && !p ? 0 : 1);
+        _exit(s == FTK_E_PROVIDER_LOAD && strstr(err.message, "bare fork") && !p ? 0 : 1);
     }
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* The first process of another PID namespace may have the number of its parent. */
+static void after_fork(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    resolve("testarch");
+    expect_refusal_in_a_child(0);
+    expect_refusal_in_a_child(getpid());
 }
 
 /* As a kernel does whose vm.memfd_noexec forbids them. */
@@ -915,12 +1181,16 @@ int main(int argc, char **argv) {
         CASE(nothing_allowed),
         CASE(another_path_is_allowed),
         CASE(nobody_claims),
+        CASE(a_thousand_manifests_leave_the_advice),
+        CASE(long_paths_leave_the_advice),
         CASE(broken_manifests_hide_nothing),
         CASE(duplicates_need_a_choice),
         CASE(names_are_allowed_once),
         CASE(judges_the_manifest),
         CASE(judges_the_note),
         CASE(judges_paths),
+        CASE(what_is_no_library_is_not_read),
+        CASE(a_judged_file_is_hashed_once),
         CASE(judges_modes),
         CASE(judges_the_manifests_file),
         CASE(judges_the_configurations_file),
@@ -945,6 +1215,8 @@ int main(int argc, char **argv) {
         CASE(keeps_no_descriptor_of_what_it_refuses),
         CASE(check_never_loads),
         CASE(discovers_search_folders),
+        CASE(a_folder_of_two_names_is_searched_once),
+        CASE(names_that_are_found_twice_are_said),
         CASE(errors_may_be_unwanted),
         CASE(after_fork),
         CASE(without_proc),

@@ -16,12 +16,13 @@ static void install_module(const char *fixture) {
     copy_fixture(fixture, module_path().s);
 }
 
-static void refuse_module(const char *path, const char *part) {
+static void refuse_module(const char *path, ftk_status wanted, const char *part) {
     ftk_error err = FTK_ERROR_INIT;
     void *entry = NULL;
     size_t descriptors = open_descriptors();
-    expect_status(fti_module_load(path, FTI_BACKEND_MODULE_ENTRY, &entry, &err),
-                  FTK_E_DEVICE_UNAVAILABLE, &err, part);
+    expect_status(fti_module_load(path, FTI_BACKEND_MODULE_ENTRY, &entry, &err), wanted, &err,
+                  part);
+    assert_int_equal(ftk_status_exit_code(wanted), 4);
     assert_non_null(strstr(err.message, "backend module "));
     assert_null(strstr(err.message, "provider"));
     assert_null(entry);
@@ -51,28 +52,42 @@ static void loads_once(void **state) {
 static void judges_the_file(void **state) {
     (void)state;
     text path = module_path();
-    refuse_module(path.s, "No such file");
+    refuse_module(path.s, FTK_E_PROVIDER_PATH, "No such file");
     install_module("module");
     assert_int_equal(chmod(path.s, 0666), 0);
-    refuse_module(path.s, "mode 0666");
+    refuse_module(path.s, FTK_E_PROVIDER_PERMISSION, "mode 0666");
     assert_int_equal(chmod(path.s, 0644), 0);
     assert_int_equal(chmod(scratch, 0777), 0);
-    refuse_module(path.s, "mode 0777");
+    refuse_module(path.s, FTK_E_PROVIDER_PERMISSION, "mode 0777");
     assert_int_equal(chmod(scratch, 0755), 0);
     assert_int_equal(symlink(path.s, in_scratch("link.so").s), 0);
-    refuse_module(in_scratch("link.so").s, "symbolic link");
-    refuse_module("libfreetoken-test.so", "relative");
+    refuse_module(in_scratch("link.so").s, FTK_E_PROVIDER_PATH, "symbolic link");
+    refuse_module("libfreetoken-test.so", FTK_E_PROVIDER_PATH, "relative");
 }
 
 static void judges_the_bytes(void **state) {
     (void)state;
     text path = module_path();
     write_file(path.s, "no code", 7, 0644);
-    refuse_module(path.s, "shorter than an ELF header");
+    refuse_module(path.s, FTK_E_PROVIDER_ELF, "shorter than an ELF header");
     install_module("module_runpath");
-    refuse_module(path.s, "DT_RUNPATH");
+    refuse_module(path.s, FTK_E_PROVIDER_ELF, "DT_RUNPATH");
     install_module("good"); /* a provider is no module */
-    refuse_module(path.s, "nothing of its own as its entry fti_backend_module_create");
+    refuse_module(path.s, FTK_E_PROVIDER_ENTRY,
+                  "nothing of its own as its entry fti_backend_module_create");
+}
+
+/* What the dynamic loader alone finds is a matter of the device. */
+static void what_the_system_lacks(void **state) {
+    (void)state;
+    ftk_error err = FTK_ERROR_INIT;
+    void *entry = NULL;
+    install_module("module_undefined");
+    expect_status(fti_module_load(module_path().s, FTI_BACKEND_MODULE_ENTRY, &entry, &err),
+                  FTK_E_DEVICE_UNAVAILABLE, &err, "the dynamic loader refused");
+    assert_non_null(strstr(err.message, "backend module "));
+    assert_null(entry);
+    assert_int_equal(watched.calls, 1);
 }
 
 /* Beside the object that holds this library, here the test itself. */
@@ -94,7 +109,7 @@ static int as_child(const char *folder) {
     snprintf(scratch, sizeof scratch, "%s", folder);
     if (getauxval(AT_SECURE) == 0) return 77;
     ftk_status status = fti_module_load(module_path().s, FTI_BACKEND_MODULE_ENTRY, &entry, &err);
-    return status != FTK_E_DEVICE_UNAVAILABLE || entry || watched.calls ||
+    return status != FTK_E_PROVIDER_SECURE_EXEC || entry || watched.calls ||
            !strstr(err.message, "secure execution");
 }
 
@@ -128,8 +143,11 @@ static void secure_execution(void **state) {
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--child") == 0) _exit(as_child(argv[2]));
     const struct CMUnitTest tests[] = {
-        CASE(loads_once),       CASE(judges_the_file),
-        CASE(judges_the_bytes), CASE(lies_beside_the_library),
+        CASE(loads_once),
+        CASE(judges_the_file),
+        CASE(judges_the_bytes),
+        CASE(what_the_system_lacks),
+        CASE(lies_beside_the_library),
         CASE(secure_execution),
     };
     return cmocka_run_group_tests_name("test_module", tests, NULL, NULL);

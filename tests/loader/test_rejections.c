@@ -282,7 +282,7 @@ static void a_refused_module_is_named(void **state) {
     (void)state;
     copy_to(FTK_FIXTURES "/module_runpath.so", module_path().s, 0644);
     text said = open_with_module(allow_line("takes_cuda").s);
-    text start = format("FTK_E_DEVICE_UNAVAILABLE: %s:1: backend.kind: cuda: backend module '%s'",
+    text start = format("FTK_E_PROVIDER_ELF: %s:1: backend.kind: cuda: backend module '%s'",
                         in_scratch("config.yaml").s, module_path().s);
     expect_said(&said, start.s);
     expect_said(&said, "DT_RUNPATH");
