@@ -90,8 +90,9 @@ choose_build() {
     [ -z "$reason" ] || die "$reason also fails the trust checks: set XDG_DATA_HOME to a folder that only you can write (chmod go-w)"
 }
 
-# build FOLDER [cmake options...]: configures and builds, quietly unless it fails. A folder
-# that was configured for another clone, or has moved since, is configured anew.
+# build FOLDER [cmake options...]: configures and builds, quietly unless it fails; all of it,
+# or BUILD_TARGET. A folder that was configured for another clone, or has moved since, is
+# configured anew.
 build() {
     folder=$1
     shift
@@ -102,7 +103,7 @@ build() {
         grep -qxF "CMAKE_CACHEFILE_DIR:INTERNAL=$folder" "$cache"; }; then
         set -- --fresh "$@"
     fi
-    if ! { cmake -S "$FTK_ROOT" -B "$folder" -G Ninja "$@" && cmake --build "$folder"; } >"$log" 2>&1; then
+    if ! { cmake -S "$FTK_ROOT" -B "$folder" -G Ninja "$@" && cmake --build "$folder" --target "${BUILD_TARGET:-all}"; } >"$log" 2>&1; then
         tail -n 60 "$log" >&2
         die "the build failed; the whole log is $log"
     fi

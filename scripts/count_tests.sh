@@ -7,14 +7,15 @@ set -eu
 log=$1
 ctest_status=$2
 awk -v ctest_status="$ctest_status" '
-    # Lines of a running test begin with its number and a colon.
-    { line = $0; sub(/^[0-9]+: /, "", line) }
+    # Lines of a running test begin with its number and a colon; programs that run at the
+    # same time take turns.
+    { line = $0; program = match(line, /^[0-9]+: /) ? substr(line, 1, RLENGTH) : ""; sub(/^[0-9]+: /, "", line) }
     line ~ /^\[       OK \]/ { passed++ }
-    line ~ /^\[  FAILED  \] [A-Za-z_0-9]+$/ && !listing { failed++; show[++shown] = line }
-    line ~ /^\[  SKIPPED \] [A-Za-z_0-9]+$/ && !listing { skipped++; show[++shown] = line }
+    line ~ /^\[  FAILED  \] [A-Za-z_0-9]+$/ && !listing[program] { failed++; show[++shown] = line }
+    line ~ /^\[  SKIPPED \] [A-Za-z_0-9]+$/ && !listing[program] { skipped++; show[++shown] = line }
     line ~ /^skip: / { show[++shown] = line }
-    line ~ /^\[==========\] Running/ { listing = 0 }
-    line ~ /^\[==========\] [0-9]+ test\(s\) run/ { listing = 1 }
+    line ~ /^\[==========\] Running/ { listing[program] = 0 }
+    line ~ /^\[==========\] [0-9]+ test\(s\) run/ { listing[program] = 1 }
     line ~ /^\[  ERROR   \]/ || line ~ /^ERROR: / { show[++shown] = line }
     # The summary of ctest: programs that are no cmocka groups count as one each.
     $0 ~ /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / {

@@ -50,6 +50,8 @@ static void redirect(const char *path, int to) {
 
 #define LONGEST 240 /* seconds, sanitizers on a busy machine included */
 
+static int typed = -1; /* what the program reads, if not this one's input */
+
 /* Arguments up to NULL. */
 static output bench(const char *first, ...) {
     const char *argv[48] = {FTK_BENCH_BIN, first};
@@ -61,6 +63,7 @@ static output bench(const char *first, ...) {
     char *out = in_work("stdout"), *err = in_work("stderr");
     pid_t child = fork();
     if (child == 0) {
+        if (typed >= 0 && dup2(typed, STDIN_FILENO) < 0) _exit(127);
         redirect(out, STDOUT_FILENO);
         redirect(err, STDERR_FILENO);
         (void)alarm(LONGEST);
@@ -306,6 +309,25 @@ static void second_knob(void **state) {
                    1, "scheduler.max_running (8 and 3, a knob of scheduling)", true);
 }
 
+/* What can be read once is the prompt of both. */
+static void pairs_from_a_pipe(void **state) {
+    (void)state;
+    static const char prompt[] = "Once upon a time there was a little girl.";
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], prompt, sizeof prompt - 1), sizeof prompt - 1);
+    assert_int_equal(close(ends[1]), 0);
+    typed = ends[0];
+    output o = PAIR("--file", "-", "--repeat", "1", "--json");
+    typed = -1;
+    assert_int_equal(close(ends[0]), 0);
+    json_t *row = expect_json(&o, 0);
+    assert_int_equal(number(at(at(row, "a"), "settings"), "prompt_tokens"),
+                     number(at(at(row, "b"), "settings"), "prompt_tokens"));
+    assert_true(json_is_true(at(row, "valid")));
+    json_decref(row);
+}
+
 /* ---- usage ---- */
 
 static void usage(void **state) {
@@ -344,9 +366,11 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batch_json),  cmocka_unit_test(batch_in_waves), cmocka_unit_test(tables),
-        cmocka_unit_test(csv),         cmocka_unit_test(saved_rows),     cmocka_unit_test(pairs),
-        cmocka_unit_test(second_knob), cmocka_unit_test(usage),
+        cmocka_unit_test(batch_json),  cmocka_unit_test(batch_in_waves),
+        cmocka_unit_test(tables),      cmocka_unit_test(csv),
+        cmocka_unit_test(saved_rows),  cmocka_unit_test(pairs),
+        cmocka_unit_test(second_knob), cmocka_unit_test(pairs_from_a_pipe),
+        cmocka_unit_test(usage),
     };
 #if defined(__SANITIZE_THREAD__)
     print_message("skip: nothing here has threads of its own, and ThreadSanitizer takes minutes\n");

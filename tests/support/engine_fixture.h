@@ -11,9 +11,9 @@
 
 #define DEMO_MODEL FTK_TEST_DATA "/tiny-story-qwen36-ud-q4_k_m.gguf"
 
-/* Sanitizers make whole models ten times slower and more: tests then take the short
- * prompts, fewer chunk sizes and a part of the text, and skip what is left visibly. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/* Sanitizers and emulation make whole models ten times slower and more: tests then take the
+ * short prompts, fewer chunk sizes and a part of the text, and skip what is left visibly. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(FTK_EMULATED)
 #define FIXTURE_SLOW_BUILD 1
 #else
 #define FIXTURE_SLOW_BUILD 0
