@@ -401,6 +401,7 @@ INLINE void tile_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const 
     k_panel p;
     for (uint32_t u = 0; u < m->cols / 256; u++) {
         size_t at = (size_t)u * k_bytes(type);
+        fetch_next(m, t, u, m->cols / 256);
         if (type == FTK_TYPE_Q4_K)
             unpack_q4_k(rows, at, &p);
         else if (type == FTK_TYPE_Q5_K)
