@@ -27,14 +27,14 @@ static const fti_cli_option option_table[] = {
     {"model-b", "MODEL", "another checkpoint for B", NULL, VALUE(model_b), COMPARE, FTI_CLI_TEXT, 0,
      0, 0},
     {"scenario", "NAME",
-     "what the runs do: decode (default), prefill, batch (not beside a peer) or load (comparison)",
-     NULL, VALUE(scenario), COMPARE | PEER | PROFILE, FTI_CLI_TEXT, 0, 0, 0},
+     "what the runs do: decode (default), prefill, batch, or in a comparison load", NULL,
+     VALUE(scenario), COMPARE | PEER | PROFILE, FTI_CLI_TEXT, 0, 0, 0},
     {"cause", "CAUSE",
      "what the difference is put down to: 'model execution', 'scheduling', 'checkpoint "
      "representation' or 'backend' (default: the rows' own)",
      NULL, VALUE(cause), COMPARE, FTI_CLI_TEXT, 0, 0, 0},
     {"batch", "N", "streams that run together (default 4)", NULL, VALUE(batch),
-     BATCH | COMPARE | PROFILE, FTI_CLI_U32, 1, 4096, 0},
+     BATCH | COMPARE | PEER | PROFILE, FTI_CLI_U32, 1, 4096, 0},
     {"tokens", "N", "tokens to generate in every run (default 128; load: 4)", NULL, VALUE(tokens),
      DECODE | BATCH | LOAD | COMPARE | PEER | PROVIDER_COST | PROFILE, FTI_CLI_U32, 2, 1e9, 'n'},
     {"repeat", "N", "runs that are measured (default 10: fewer support no claim)", NULL,
@@ -131,9 +131,9 @@ static const fti_cli_command command_table[] = {
      "-m model.gguf",
      COMPARE, 2, 2, fti_bench_compare},
     {"peer", "", "another engine beside this one",
-     "Runs somebody else's program and a decode (or a prefill) of ours in turn, so that what\n"
-     "slows the machine slows both; takes the program's figure from its output; prints every\n"
-     "pair, both medians, and the median ratio with its 95 % interval. The command runs in a\n"
+     "Runs somebody else's program and a decode (or a prefill, or a batch) of ours in turn, so\n"
+     "that what slows the machine slows both; takes the program's figure from its output; prints\n"
+     "every pair, both medians, and the median ratio with its 95 % interval. It runs in a\n"
      "process group of its own with nothing to read, and is killed when its time is up or you\n"
      "press Ctrl-C. If it fails, or the pattern matches nothing, its last lines are shown and\n"
      "nothing is reported. Give both the same file, the same work and the same threads. The\n"

@@ -14,7 +14,7 @@
 #include "freetoken/device/dot.h"
 #include "freetoken/device/math.h"
 
-#define ROW_TILE 64u /* rows of activations for one reading of a weight */
+#define ROW_TILE 128u /* rows of activations for one reading of a weight */
 #ifndef PANEL_ROWS
 #define PANEL_ROWS 4u /* weight rows that a dot product takes at a time */
 #endif
@@ -231,6 +231,21 @@ static fast_dot fast_dot_of(uint32_t type) {
 }
 #endif
 
+#ifdef FTI_CPU_LANES
+#include FTI_CPU_LANES
+#include "backend/cpu/float_lanes.h"
+#define IN_LANES(dim, fast) ((dim) % 16 == 0 ? (fast) : 0)
+#else
+#define IN_LANES(dim, fast) 0
+#endif
+
+/* The same for weights that are floats themselves. */
+static fast_dot fast_float_of(const fti_cpu_matrix *m) {
+    bool floats = m->type == FTK_TYPE_F32 || m->type == FTK_TYPE_F16 || m->type == FTK_TYPE_BF16;
+    if (!floats) return NULL;
+    return IN_LANES(m->cols, dot_panel_float);
+}
+
 static void dot_float(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, uint32_t r,
                       panel_sums acc) {
     float lanes[ROW_TILE][16];
@@ -248,9 +263,9 @@ static void dot_float(const fti_cpu_matrix *m, const uint8_t *row, const tile *t
 /* acc[n][r] = weight row r of the panel . activations of n. */
 static void dot_panel(const fti_cpu_matrix *m, bool as_float, const uint8_t *const *rows,
                       uint32_t row_count, const tile *t, panel_sums acc) {
-    fast_dot fast = fast_dot_of(m->type);
+    fast_dot fast = as_float ? fast_float_of(m) : fast_dot_of(m->type);
     memset(acc, 0, t->count * sizeof acc[0]);
-    if (as_float) {
+    if (as_float && !fast) {
         for (uint32_t r = 0; r < row_count; r++) dot_float(m, rows[r], t, r, acc);
     } else if (fast) {
         fast(m, rows, row_count, t, acc);
@@ -608,11 +623,7 @@ static void weigh_plain(attention_tile *t, uint32_t first, score_block s) {
 }
 
 #ifdef FTI_CPU_LANES
-#include FTI_CPU_LANES
 #include "backend/cpu/attention_lanes.h"
-#define IN_LANES(dim, fast) ((dim) % 16 == 0 ? (fast) : NULL)
-#else
-#define IN_LANES(dim, fast) NULL
 #endif
 
 typedef void (*score_block_of)(const attention_tile *, uint32_t, score_block);
