@@ -8,7 +8,7 @@
 #include "freetoken/device/dot.h"
 
 /* Multiplications that are worth giving to another thread. */
-#define WORTH_A_THREAD 16384u
+#define WORTH_A_THREAD 32768u
 
 _Static_assert(sizeof(fti_cpu_matmul) <= FTK_KERNEL_ARGS_MAX &&
                    sizeof(fti_cpu_grouped) <= FTK_KERNEL_ARGS_MAX &&
