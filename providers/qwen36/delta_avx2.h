@@ -38,6 +38,7 @@ static inline __attribute__((always_inline)) void pass_columns(float *S, uint32_
     }
     for (uint32_t i = 0; i < rows; i++, S += dim) {
         __m256 s0, s1, k_i = _mm256_set1_ps(k[i]), q_i = _mm256_set1_ps(q[i]);
+        _mm_prefetch((const char *)(S + (size_t)rows * dim), _MM_HINT_T0); /* next segment */
         if (past) {
             __m256 k_past = _mm256_set1_ps(past->k[i]);
             s0 = updated(S, alpha, k_past, d0);
