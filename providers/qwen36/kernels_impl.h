@@ -7,6 +7,10 @@
 
 #include <string.h>
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 #include <freetoken/device/dot.h>
 #include <freetoken/device/math.h>
 
@@ -14,9 +18,21 @@
 typedef float conv_taps[QWEN36_MAX_TAPS][QWEN36_CONV_BLOCK];
 
 static void read_taps(const qwen36_conv_args *a, uint32_t first, uint32_t n, conv_taps w) {
-    for (uint32_t c = 0; c < n; c++)
-        for (uint32_t k = 0; k < a->taps; k++)
-            w[k][c] = a->weight[(size_t)(first + c) * a->taps + k];
+    const float *weight = a->weight + (size_t)first * a->taps;
+    uint32_t c = 0;
+#ifdef __AVX2__
+    for (; c + 4 <= n && a->taps == 4; c += 4) {
+        __m128 t0 = _mm_loadu_ps(weight + 4 * c), t1 = _mm_loadu_ps(weight + 4 * c + 4);
+        __m128 t2 = _mm_loadu_ps(weight + 4 * c + 8), t3 = _mm_loadu_ps(weight + 4 * c + 12);
+        _MM_TRANSPOSE4_PS(t0, t1, t2, t3);
+        _mm_storeu_ps(&w[0][c], t0);
+        _mm_storeu_ps(&w[1][c], t1);
+        _mm_storeu_ps(&w[2][c], t2);
+        _mm_storeu_ps(&w[3][c], t3);
+    }
+#endif
+    for (; c < n; c++)
+        for (uint32_t k = 0; k < a->taps; k++) w[k][c] = weight[(size_t)c * a->taps + k];
 }
 
 /* y = silu of the sums over the taps; `window` is as below. */

@@ -20,6 +20,7 @@
 #include "core/fpenv.h"
 
 #define SPIN_NANOSECONDS  100000 /* longer than what a step does on one thread at a stretch */
+#define BRISK_SPINS       64u /* without a pause, which can take longer than what is waited for */
 #define CHUNKS_PER_THREAD 8u
 #define CACHE_LINE        64
 #define CHUNK_BITS        20 /* of a ticket; the rest counts jobs */
@@ -89,7 +90,7 @@ static void wait_for_news(fti_pool *pool) {
     while (now() < deadline) {
         for (int i = 0; i < 32; i++) {
             if (news(pool)) return;
-            relax();
+            if (i % 4 == 3) relax();
         }
     }
     /* The caller reads `sleepers` after it has written the ticket, and this thread does the
@@ -124,7 +125,7 @@ static void wait_for_workers(fti_pool *pool, uint64_t chunks) {
     while (atomic_load_explicit(&pool->done, memory_order_acquire) != chunks) {
         /* With more threads than cores the worker may need this one. */
         if (++spins % 1024 == 0) sched_yield();
-        relax();
+        if (spins > BRISK_SPINS) relax();
     }
 }
 
