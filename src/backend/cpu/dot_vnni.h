@@ -334,9 +334,9 @@ INLINE uint32_t next_rows(uint32_t left) {
 
 /* Rows of activations in A256 as one group sees them. */
 typedef struct k_inputs {
-    const int8_t *a[SHARED_ROWS];
     /* Q4_K, Q5_K: sums of 32 q_a, 16 bits each; Q6_K: -32 times those of 16, 32 bits each. */
     _Alignas(64) int32_t sums[SHARED_ROWS][16];
+    const int8_t *a[SHARED_ROWS];
     float d[SHARED_ROWS];
 } k_inputs;
 

@@ -34,19 +34,20 @@ typedef struct job {
     uint64_t chunks; /* at most CHUNK_MASK */
 } job;
 
+/* In lines of cache by who writes them while a job runs: who takes, who is done, nobody. */
 struct fti_pool {
-    void *memory;     /* that this lies in, on a boundary of lines */
-    uint32_t threads; /* workers plus the caller */
-    uint32_t started;
-    pthread_t *workers;
-    pthread_mutex_t turn;  /* one caller at a time */
-    pthread_mutex_t sleep; /* guards the condition */
-    pthread_cond_t wake;
     _Alignas(CACHE_LINE) atomic_ullong ticket;
     job current;
+    void *memory;                            /* that this lies in */
     _Alignas(CACHE_LINE) atomic_ullong done; /* chunks that workers have done */
+    uint32_t threads;                        /* workers plus the caller */
+    uint32_t started;
+    pthread_t *workers;
+    pthread_mutex_t turn; /* one caller at a time */
     _Alignas(CACHE_LINE) atomic_uint sleepers;
     atomic_bool stop;
+    pthread_mutex_t sleep; /* guards the condition */
+    pthread_cond_t wake;
 };
 
 static void relax(void) {
