@@ -306,68 +306,6 @@ static void second_knob(void **state) {
                    1, "scheduler.max_running (8 and 3, a knob of scheduling)", true);
 }
 
-/* ---- profile ---- */
-
-/* Calls, multiply-adds and seconds of the lines of one operator in a step. */
-typedef struct line_sum {
-    double calls, products, seconds;
-} line_sum;
-
-static line_sum sum_lines(const json_t *profile, const char *operation) {
-    const json_t *lines = at(profile, "operators");
-    line_sum sum = {0};
-    for (size_t i = 0; i < json_array_size(lines); i++) {
-        const json_t *line = json_array_get(lines, i);
-        if (operation && strcmp(json_string_value(at(line, "operator")), operation) != 0) continue;
-        sum.calls += json_number_value(at(line, "calls"));
-        sum.products += json_number_value(json_object_get(line, "products"));
-        sum.seconds += json_number_value(at(line, "seconds"));
-    }
-    return sum;
-}
-
-static void expect_calls(const json_t *profile, const char *operation, double calls) {
-    line_sum sum = sum_lines(profile, operation);
-    if (sum.calls != calls) fail_msg("%s: %g calls, wanted %g", operation, sum.calls, calls);
-    assert_true(sum.seconds > 0.0);
-}
-
-/* The lines are those of the demo model, and add up to the step. */
-static void check_profile(const json_t *profile, double rows, json_int_t steps) {
-    assert_int_equal(number(profile, "steps"), steps);
-    assert_true(json_number_value(at(profile, "rows")) == rows);
-    expect_calls(profile, "embed", 1);
-    expect_calls(profile, "qwen36/delta", 6);
-    expect_calls(profile, "attention", 2);
-    expect_calls(profile, "route", 8);
-    expect_calls(profile, "grouped_matmul", 24);
-    /* Gate, up and down of four experts of 256 times 256 in eight layers. */
-    line_sum experts = sum_lines(profile, "grouped_matmul");
-    assert_true(experts.products == rows * 8 * 3 * 4 * 256 * 256);
-    double parts = sum_lines(profile, NULL).seconds +
-                   json_number_value(at(profile, "between_operators_s")) +
-                   json_number_value(at(profile, "between_steps_s"));
-    double step = json_number_value(at(profile, "step_s"));
-    assert_true(parts > 0.999 * step && parts < 1.001 * step);
-}
-
-#define WORK "--prompt-tokens", "8", "-n", "5", "--repeat", "2", "--json"
-
-static void profiles(void **state) {
-    (void)state;
-    output o = DEMO("profile", WORK), plain = DEMO("decode", WORK);
-    json_t *row = expect_json(&o, 0), *unprofiled = expect_json(&plain, 0);
-    assert_string_equal(json_string_value(at(row, "hash")),
-                        json_string_value(at(unprofiled, "hash")));
-    const json_t *profile = at(row, "profile");
-    assert_true(json_number_value(at(at(profile, "floors"), "read_gb_s")) > 0.0);
-    check_profile(at(profile, "decode"), 1, 2 * 4); /* the first token is the prompt's */
-    check_profile(at(profile, "prompt"), 8, 2);
-    json_decref(row);
-    json_decref(unprofiled);
-    expect_failure(DEMO("profile", "--scenario", "load"), 2, "profile looks at steps", true);
-}
-
 /* ---- usage ---- */
 
 static void usage(void **state) {
@@ -408,7 +346,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_json),  cmocka_unit_test(batch_in_waves), cmocka_unit_test(tables),
         cmocka_unit_test(csv),         cmocka_unit_test(saved_rows),     cmocka_unit_test(pairs),
-        cmocka_unit_test(second_knob), cmocka_unit_test(profiles),       cmocka_unit_test(usage),
+        cmocka_unit_test(second_knob), cmocka_unit_test(usage),
     };
 #if defined(__SANITIZE_THREAD__)
     print_message("skip: nothing here has threads of its own, and ThreadSanitizer takes minutes\n");
