@@ -46,5 +46,6 @@ int fti_bench_synth(const fti_cli_call *call);
 int fti_bench_peer(const fti_cli_call *call);
 int fti_bench_kernels(const fti_cli_call *call);
 int fti_bench_provider_cost(const fti_cli_call *call);
+int fti_bench_profile_command(const fti_cli_call *call);
 
 #endif

@@ -14,8 +14,9 @@ enum {
     KERNELS = 1u << 6,
     SYNTH = 1u << 7,
     PROVIDER_COST = 1u << 8,
-    RUNNING = DECODE | PREFILL | BATCH | LOAD | COMPARE | PROVIDER_COST, /* run a model */
-    ROWS = RUNNING | PEER | KERNELS                                      /* print rows */
+    PROFILE = 1u << 9,
+    RUNNING = DECODE | PREFILL | BATCH | LOAD | COMPARE | PROVIDER_COST | PROFILE, /* run a model */
+    ROWS = RUNNING | PEER | KERNELS                                                /* print rows */
 };
 
 #define VALUE(member) offsetof(fti_bench_values, member)
@@ -26,29 +27,29 @@ static const fti_cli_option option_table[] = {
     {"model-b", "MODEL", "another checkpoint for B", NULL, VALUE(model_b), COMPARE, FTI_CLI_TEXT, 0,
      0, 0},
     {"scenario", "NAME",
-     "what the runs do: decode (default), prefill, or in a comparison batch or load", NULL,
-     VALUE(scenario), COMPARE | PEER, FTI_CLI_TEXT, 0, 0, 0},
+     "what the runs do: decode (default), prefill, batch, or in a comparison load", NULL,
+     VALUE(scenario), COMPARE | PEER | PROFILE, FTI_CLI_TEXT, 0, 0, 0},
     {"cause", "CAUSE",
      "what the difference is put down to: 'model execution', 'scheduling', 'checkpoint "
      "representation' or 'backend' (default: the rows' own)",
      NULL, VALUE(cause), COMPARE, FTI_CLI_TEXT, 0, 0, 0},
-    {"batch", "N", "streams that run together (default 4)", NULL, VALUE(batch), BATCH | COMPARE,
-     FTI_CLI_U32, 1, 4096, 0},
+    {"batch", "N", "streams that run together (default 4)", NULL, VALUE(batch),
+     BATCH | COMPARE | PEER | PROFILE, FTI_CLI_U32, 1, 4096, 0},
     {"tokens", "N", "tokens to generate in every run (default 128; load: 4)", NULL, VALUE(tokens),
-     DECODE | BATCH | LOAD | COMPARE | PEER | PROVIDER_COST, FTI_CLI_U32, 2, 1e9, 'n'},
+     DECODE | BATCH | LOAD | COMPARE | PEER | PROVIDER_COST | PROFILE, FTI_CLI_U32, 2, 1e9, 'n'},
     {"repeat", "N", "runs that are measured (default 10: fewer support no claim)", NULL,
      VALUE(repeat), RUNNING | KERNELS, FTI_CLI_U32, 1, 10000, 0},
     {"warmup", "N", "runs before them that are not (default 1)", NULL, VALUE(warmup),
      RUNNING | PEER | KERNELS, FTI_CLI_U32, 0, 10000, 0},
-    {"prompt", "TEXT", "the prompt", NULL, VALUE(prompt), DECODE | PREFILL | LOAD | COMPARE | PEER,
-     FTI_CLI_TEXT, 0, 0, 'p'},
+    {"prompt", "TEXT", "the prompt", NULL, VALUE(prompt),
+     DECODE | PREFILL | LOAD | COMPARE | PEER | PROFILE, FTI_CLI_TEXT, 0, 0, 'p'},
     {"file", "FILE", "take prompts from FILE (-: standard input) instead of the built-in text",
      NULL, VALUE(file), RUNNING | PEER, FTI_CLI_TEXT, 0, 0, 'f'},
     {"prompt-tokens", "N",
      "tokens of each prompt (default: decode one line, prefill 512, batch 64, load 16)", NULL,
      VALUE(prompt_tokens), RUNNING | PEER, FTI_CLI_U32, 1, 1e9, 0},
     {"prose", NULL, "decode: natural text, where --prompt-tokens would repeat one line", NULL,
-     VALUE(prose), DECODE | COMPARE | PEER, FTI_CLI_FLAG, 0, 0, 0},
+     VALUE(prose), DECODE | COMPARE | PEER | PROFILE, FTI_CLI_FLAG, 0, 0, 0},
     {"cold", NULL, "load: drop the checkpoint from the page cache before every run", NULL,
      VALUE(cold), LOAD | COMPARE, FTI_CLI_FLAG, 0, 0, 0},
     {"set", "KEY=VALUE", "set a configuration key, such as backend.threads=1; may be repeated",
@@ -130,9 +131,9 @@ static const fti_cli_command command_table[] = {
      "-m model.gguf",
      COMPARE, 2, 2, fti_bench_compare},
     {"peer", "", "another engine beside this one",
-     "Runs somebody else's program and a decode (or a prefill) of ours in turn, so that what\n"
-     "slows the machine slows both; takes the program's figure from its output; prints every\n"
-     "pair, both medians, and the median ratio with its 95 % interval. The command runs in a\n"
+     "Runs somebody else's program and a decode (or a prefill, or a batch) of ours in turn, so\n"
+     "that what slows the machine slows both; takes the program's figure from its output; prints\n"
+     "every pair, both medians, and the median ratio with its 95 % interval. It runs in a\n"
      "process group of its own with nothing to read, and is killed when its time is up or you\n"
      "press Ctrl-C. If it fails, or the pattern matches nothing, its last lines are shown and\n"
      "nothing is reported. Give both the same file, the same work and the same threads. The\n"
@@ -150,6 +151,15 @@ static const fti_cli_command command_table[] = {
      "that have only the general path share one row; --weights gives them their own.\n\n"
      "example: freetoken-bench kernels --weights Q4_K --weights Q6_K --threads 2",
      KERNELS, 0, 0, fti_bench_kernels},
+    {"profile", "", "where the time of a step goes, by operator",
+     "Runs a decode (or --scenario prefill or batch) with a provider that is linked into this\n"
+     "program and reads the clock around each operator; steps are not replayed from recordings.\n"
+     "For each operator and type of weights: calls and microseconds of a step, its share, bytes\n"
+     "of weights and multiply-adds per second, and its floor, the greater of reading those bytes\n"
+     "and multiplying in registers, both measured here with the same threads. Settings are those\n"
+     "of the line (--set); a configuration with others is not read.\n\n"
+     "example: freetoken-bench profile --model model.gguf --threads 2 --scenario batch --batch 4",
+     PROFILE, 0, 0, fti_bench_profile_command},
     {"provider-cost", "", "what the boundary to a provider costs in a decode step",
      "Opens the model twice, with the provider linked into this program (A) and with the one\n"
      "that the configuration allows (B), behind the same tables, and generates with each in\n"

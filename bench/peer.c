@@ -231,7 +231,8 @@ static int run_duel(const fti_cli_call *call, const fti_bench_task *task, duel *
     const fti_bench_values *v = d->values;
     size_t total = (size_t)v->warmup + v->pairs;
     ftk_config *config;
-    int code = fti_bench_config(&call->common, NULL, true, &v->set, NULL, &config);
+    bool single = !task->scenario->many;
+    int code = fti_bench_config(&call->common, NULL, single, &v->set, NULL, &config);
     if (code) return code;
     d->theirs = fti_cli_alloc(2 * total, sizeof *d->theirs);
     d->seconds = d->theirs + total;
@@ -248,9 +249,9 @@ static int run_duel(const fti_cli_call *call, const fti_bench_task *task, duel *
 static int check(const fti_bench_values *v, const char *scenario) {
     if (!v->command || !v->pattern || !v->model)
         return fti_cli_usage("peer wants --cmd 'COMMAND', --pattern 'REGEX' and --model MODEL");
-    if (strcmp(scenario, "decode") != 0 && strcmp(scenario, "prefill") != 0)
-        return fti_cli_usage("--scenario: peer runs decode or prefill beside the command, not '%s'",
-                             scenario);
+    if (strcmp(scenario, "load") == 0)
+        return fti_cli_usage("--scenario: peer runs decode, prefill or batch beside the command, "
+                             "not 'load'");
     return 0;
 }
 

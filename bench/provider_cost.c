@@ -86,27 +86,11 @@ static int report(const fti_cli_call *call, const fti_bench_subject subjects[2])
     return code;
 }
 
-/* A configuration that allows nothing, since nothing has to be loaded; with the settings of
- * the line, as the other one has them. */
-static int linked_config(const fti_cli_call *call, ftk_config **out) {
-    const fti_bench_values *v = fti_bench_values_of(call);
-    ftk_error err = FTK_ERROR_INIT;
-    ftk_status status = ftk_config_parse("", 0, "linked in", out, &err);
-    if (status != FTK_OK) return fti_cli_fail_with(&err);
-    status = ftk_config_link_provider(*out, freetoken_provider_v1, &err);
-    int code = status == FTK_OK ? fti_cli_apply_options(*out, &call->common)
-                                : fti_cli_fail_with(&err);
-    if (code == 0) code = fti_bench_set_keys(*out, true, &v->set, NULL);
-    if (code == 0) return 0;
-    ftk_config_free(*out);
-    return code;
-}
-
 static int open_both(const fti_cli_call *call, const fti_bench_task *task,
                      fti_bench_subject subjects[2]) {
     const fti_bench_values *v = task->values;
     ftk_config *config;
-    int code = linked_config(call, &config);
+    int code = fti_bench_linked_config(call, freetoken_provider_v1, true, &config);
     if (code == 0) code = fti_bench_subject_open(&subjects[0], task, config, v->model);
     if (code) return code;
     code = fti_bench_config(&call->common, NULL, true, &v->set, NULL, &config);

@@ -77,6 +77,21 @@ int fti_bench_config(const fti_cli_common *common, const char *path, bool single
     return code;
 }
 
+int fti_bench_linked_config(const fti_cli_call *call, const struct ftk_provider *(*entry)(void),
+                            bool single, ftk_config **out) {
+    ftk_error err = FTK_ERROR_INIT;
+    ftk_status status = ftk_config_parse("", 0, "linked in", out, &err);
+    if (status != FTK_OK) return fti_cli_fail_with(&err);
+    status = ftk_config_link_provider(*out, entry, &err);
+    int code = status == FTK_OK ? fti_cli_apply_options(*out, &call->common)
+                                : fti_cli_fail_with(&err);
+    if (code == 0) code = fti_bench_set_keys(*out, single, &fti_bench_values_of(call)->set, NULL);
+    if (code == 0) return 0;
+    ftk_config_free(*out);
+    *out = NULL;
+    return code;
+}
+
 /* ---- prompts ---- */
 
 /* As `decode` has always done it, so that its hashes can be compared over the years. */

@@ -62,4 +62,10 @@ int fti_bench_set_keys(ftk_config *config, bool single, const fti_cli_list *set,
 int fti_bench_config(const fti_cli_common *common, const char *path, bool single,
                      const fti_cli_list *set, const fti_cli_list *set_b, ftk_config **out);
 
+/* A configuration that allows nothing, since nothing has to be loaded: with the provider of
+ * `entry`, and the settings of the line. */
+struct ftk_provider;
+int fti_bench_linked_config(const fti_cli_call *call, const struct ftk_provider *(*entry)(void),
+                            bool single, ftk_config **out);
+
 #endif

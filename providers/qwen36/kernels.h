@@ -20,7 +20,7 @@ typedef struct qwen36_sequences {
  * (sequence, block of QWEN36_CONV_BLOCK channels):
  *   y[t][c] = silu(sum_k w[c][k] * u[t - taps + 1 + k][c]), oldest tap first,
  * the inputs before the step coming from the state, which is advanced. */
-#define QWEN36_CONV_BLOCK 64u
+#define QWEN36_CONV_BLOCK 256u
 typedef struct qwen36_conv_args {
     qwen36_sequences seq;
     const float *u;      /* [rows][channels] */

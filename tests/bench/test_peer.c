@@ -328,7 +328,7 @@ static void refuses_bad_lines(void **state) {
     expect_refusal("--cmd true", 2, "--pattern 'REGEX'", "");
     expect_refusal("--cmd true --pattern x", 2, "has no group", "");
     expect_refusal("--cmd true --pattern '(x' ", 2, "is no regular expression", "");
-    expect_refusal("--cmd true --pattern '(x)' --scenario batch", 2, "not 'batch'", "");
+    expect_refusal("--cmd true --pattern '(x)' --scenario load", 2, "not 'load'", "");
     /* Before the first run. */
     expect_refusal("--cmd 'exit 9' --pattern '(x)' --output /no/such/row", 1,
                    "--output /no/such/row: cannot write: No such file", "");

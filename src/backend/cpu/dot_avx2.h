@@ -286,7 +286,8 @@ static void unpack_k(uint32_t type, const uint8_t *block, k_panel *p, uint32_t r
 }
 
 INLINE void tile_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const *rows,
-                   const tile *t, panel_sums acc) {
+                   uint32_t row_count, const tile *t, panel_sums acc) {
+    (void)row_count;
     k_panel p;
     for (uint32_t u = 0; u < m->cols / 256; u++) {
         for (uint32_t r = 0; r < PANEL_ROWS; r++)
@@ -378,8 +379,9 @@ static void fill_tail(const int8_t *a, const float *d, uint32_t blocks, q8_tail 
 }
 
 /* A group of `blocks` leaves for every row of a tile. */
-static void tile_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t first,
-                            uint32_t blocks, const tile *t, panel_sums acc) {
+static void tile_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t row_count,
+                            uint32_t first, uint32_t blocks, const tile *t, panel_sums acc) {
+    (void)row_count;
     q8_panel p;
     q8_tail tail;
     for (uint32_t r = 0; r < PANEL_ROWS; r++) {

@@ -1,15 +1,15 @@
 /*
- * dot_vnni.h: the dot products of device/dot.h with AVX-512 and VNNI, sixteen weight
+ * dot_vnni.h: the dot products of device/dot.h with AVX-512 and VNNI, thirty-two weight
  * rows at a time. Integers are exact in any order, and the few f32 operations of a
  * group are those of the definition, so the bits are the reference's. Included by
- * kernels_impl.h on behalf of kernels_vnni.c; tile, panel_sums and PANEL_ROWS (sixteen)
+ * kernels_impl.h on behalf of kernels_vnni.c; tile, panel_sums and PANEL_ROWS (32)
  * are defined there.
  *
  * One row of activations: the panel is read from its first byte to its last, block
  * after block, as memory likes it, and nothing is unpacked to memory. More rows: a group
  * of 256 columns is unpacked once with one weight row in each 32-bit lane, four columns
  * in its bytes; the dot product of a lane then needs no sum across lanes, and every four
- * bytes of activations meet all sixteen rows in one instruction.
+ * bytes of activations meet sixteen rows in one instruction.
  */
 #ifndef FTI_CPU_DOT_VNNI_H
 #define FTI_CPU_DOT_VNNI_H
@@ -205,19 +205,18 @@ INLINE __m512 high_half(__m512i v) {
 typedef struct k_panel {
     __m512i q[64];     /* of four columns */
     __m512i scale[16]; /* of 32 columns (Q4_K, Q5_K) or 16 (Q6_K) */
-    __m512i min[8];    /* of 32 columns, twice, as pairs of 16 bits */
+    __m512i min[4];    /* of 32 columns, two neighbours as a pair of 16 bits */
     __m512 d;
     __m512 dmin;
 } k_panel;
 
-/* Byte j of every lane, alone or twice as 16-bit values. */
 INLINE __m512i byte_of(__m512i v, int j) {
     return _mm512_and_si512(_mm512_srli_epi32(v, (unsigned)(8 * j)), _mm512_set1_epi32(255));
 }
 
+/* Bytes j and j + 1 of every lane as 16-bit values. */
 INLINE __m512i byte_pair(__m512i v, int j) {
-    __m512i one = byte_of(v, j);
-    return _mm512_or_si512(one, _mm512_slli_epi32(one, 16));
+    return _mm512_or_si512(byte_of(v, j), _mm512_slli_epi32(byte_of(v, j + 1), 16));
 }
 
 INLINE void unpack_scales(const uint8_t *const *rows, size_t at, k_panel *p) {
@@ -236,9 +235,11 @@ INLINE void unpack_scales(const uint8_t *const *rows, size_t at, k_panel *p) {
     for (int j = 0; j < 4; j++) {
         p->scale[j] = byte_of(sc0, j);
         p->scale[4 + j] = byte_of(sc1, j);
-        p->min[j] = byte_pair(mn0, j);
-        p->min[4 + j] = byte_pair(mn1, j);
     }
+    p->min[0] = byte_pair(mn0, 0);
+    p->min[1] = byte_pair(mn0, 2);
+    p->min[2] = byte_pair(mn1, 0);
+    p->min[3] = byte_pair(mn1, 2);
 }
 
 INLINE __m512i low_nibbles(__m512i v) {
@@ -315,99 +316,172 @@ static void unpack_q6_k(const uint8_t *const *rows, size_t at, k_panel *p) {
     }
     read_quads(rows, at + 194, v); /* ends where the block ends */
     p->d = high_half(v[3]);
+    p->dmin = _mm512_setzero_ps();
 }
+
+/* A panel is two halves of sixteen rows: every four bytes of activations that are spread over
+ * the lanes meet both, and there are eight sums that do not wait for each other. */
+#define HALF   16u
+#define HALVES (PANEL_ROWS / HALF)
 
 /* Rows of activations that share one reading of an unpacked panel. */
 #define SHARED_ROWS 4u
 
+/* How many of `left` rows come next: five are three and two, since one alone has too few sums. */
+INLINE uint32_t next_rows(uint32_t left) {
+    return left == SHARED_ROWS + 1 ? SHARED_ROWS - 1 : left < SHARED_ROWS ? left : SHARED_ROWS;
+}
+
 /* Rows of activations in A256 as one group sees them. */
 typedef struct k_inputs {
+    /* Q4_K, Q5_K: sums of 32 q_a, 16 bits each; Q6_K: -32 times those of 16, 32 bits each. */
+    _Alignas(64) int32_t sums[SHARED_ROWS][16];
     const int8_t *a[SHARED_ROWS];
-    const uint8_t *sums[SHARED_ROWS];  /* of 16 q_a, 16 bits each */
-    const int32_t *start[SHARED_ROWS]; /* Q6_K: -32 times those */
     float d[SHARED_ROWS];
 } k_inputs;
 
-INLINE __m512i dot_quads(__m512i sum, const __m512i *q, const int8_t *a, uint32_t quads) {
-#pragma GCC unroll 8
-    for (uint32_t i = 0; i < quads; i++) sum = _mm512_dpbusd_epi32(sum, q[i], every(a + 4 * i));
-    return sum;
+INLINE void read_k_inputs(uint32_t type, const uint8_t *row, size_t sums_at, size_t d_at,
+                          uint32_t n, k_inputs *in) {
+    __m256i sums = load256(row + sums_at);
+    memcpy(&in->d[n], row + d_at, sizeof in->d[n]);
+    if (type == FTK_TYPE_Q6_K) {
+        __m512i times = _mm512_slli_epi32(_mm512_cvtepi16_epi32(sums), 5);
+        _mm512_store_si512(in->sums[n], _mm512_sub_epi32(_mm512_setzero_si512(), times));
+    } else {
+        __m256i pairs = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+        _mm_store_si128((__m128i *)(void *)in->sums[n], _mm256_cvtepi32_epi16(pairs));
+    }
 }
 
-/* `type` and `count` are constants where this is called. */
-INLINE void k_terms(uint32_t type, const k_panel *p, const k_inputs *in, uint32_t count,
-                    float (*acc)[PANEL_ROWS]) {
-    const uint32_t parts = type == FTK_TYPE_Q6_K ? 16 : 8, quads = 64 / parts;
-    __m512i whole[SHARED_ROWS], offset[SHARED_ROWS];
-#pragma GCC unroll 4
-    for (uint32_t n = 0; n < count; n++) whole[n] = offset[n] = _mm512_setzero_si512();
-    for (uint32_t j = 0; j < parts; j++) {
-        __m512i sum[SHARED_ROWS];
+typedef __m512i quad_sums[HALVES][SHARED_ROWS];
+
+/* In a register from here on: compilers would read it again for every use. */
+INLINE __m512i held(__m512i v) {
+    __asm__("" : "+v"(v));
+    return v;
+}
+
+/* Adds the products of `quads` times four columns. q[h] are those of half h, `stride` apart. */
+INLINE void add_quads(const __m512i *q, size_t stride, uint32_t halves, const int8_t *const *a,
+                      uint32_t first, uint32_t quads, uint32_t count, quad_sums sum) {
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < quads; i++) {
+        __m512i w[HALVES];
+#pragma GCC unroll 2
+        for (uint32_t h = 0; h < halves; h++) w[h] = held(q[h * stride + first + i]);
 #pragma GCC unroll 4
         for (uint32_t n = 0; n < count; n++) {
-            sum[n] = type == FTK_TYPE_Q6_K ? every(in->start[n] + j) : _mm512_setzero_si512();
-            sum[n] = dot_quads(sum[n], p->q + j * quads, in->a[n] + j * quads * 4, quads);
-            whole[n] = _mm512_add_epi32(whole[n], _mm512_mullo_epi32(sum[n], p->scale[j]));
-            if (type != FTK_TYPE_Q6_K)
-                offset[n] = _mm512_dpwssd_epi32(offset[n], p->min[j], every(in->sums[n] + 4 * j));
+            __m512i four = every(a[n] + 4 * (size_t)(first + i));
+#pragma GCC unroll 2
+            for (uint32_t h = 0; h < halves; h++)
+                sum[h][n] = _mm512_dpbusd_epi32(sum[h][n], w[h], four);
         }
-    }
-#pragma GCC unroll 4
-    for (uint32_t n = 0; n < count; n++) {
-        __m512 x = _mm512_cvtepi32_ps(whole[n]), scale = _mm512_set1_ps(in->d[n]);
-        x = type == FTK_TYPE_Q6_K
-                ? _mm512_mul_ps(p->d, x)
-                : _mm512_fmsub_ps(p->d, x, _mm512_mul_ps(p->dmin, _mm512_cvtepi32_ps(offset[n])));
-        _mm512_storeu_ps(acc[n], _mm512_add_ps(_mm512_loadu_ps(acc[n]), _mm512_mul_ps(scale, x)));
     }
 }
 
-INLINE void k_terms_of(uint32_t type, const k_panel *p, const k_inputs *in, uint32_t count,
-                       float (*acc)[PANEL_ROWS]) {
+/* Sums of minimum * q_a. */
+INLINE void sum_minima(const k_panel *p, uint32_t halves, const k_inputs *in, uint32_t count,
+                       quad_sums offset) {
+#pragma GCC unroll 4
+    for (uint32_t j = 0; j < 4; j++) {
+#pragma GCC unroll 4
+        for (uint32_t n = 0; n < count; n++) {
+            __m512i two = every(in->sums[n] + j);
+#pragma GCC unroll 2
+            for (uint32_t h = 0; h < halves; h++)
+                offset[h][n] = _mm512_dpwssd_epi32(offset[h][n], p[h].min[j], two);
+        }
+    }
+}
+
+INLINE void clear_sums(quad_sums sum) {
+#pragma GCC unroll 2
+    for (uint32_t h = 0; h < HALVES; h++)
+#pragma GCC unroll 4
+        for (uint32_t n = 0; n < SHARED_ROWS; n++) sum[h][n] = _mm512_setzero_si512();
+}
+
+/* `type`, `halves` and `count` are constants where this is called. */
+INLINE void k_terms(uint32_t type, const k_panel *p, uint32_t halves, const k_inputs *in,
+                    uint32_t count, float (*acc)[PANEL_ROWS]) {
+    const uint32_t parts = type == FTK_TYPE_Q6_K ? 16 : 8, quads = 64 / parts;
+    quad_sums whole, offset;
+    clear_sums(whole);
+    for (uint32_t j = 0; j < parts; j++) {
+        quad_sums sum;
+        clear_sums(sum);
+#pragma GCC unroll 4
+        for (uint32_t n = 0; n < count && type == FTK_TYPE_Q6_K; n++)
+            sum[0][n] = sum[HALVES - 1][n] = every(in->sums[n] + j);
+        add_quads(p->q, sizeof *p / sizeof *p->q, halves, in->a, j * quads, quads, count, sum);
+#pragma GCC unroll 2
+        for (uint32_t h = 0; h < halves; h++)
+#pragma GCC unroll 4
+            for (uint32_t n = 0; n < count; n++)
+                whole[h][n] = _mm512_add_epi32(whole[h][n],
+                                               _mm512_mullo_epi32(sum[h][n], p[h].scale[j]));
+    }
+    clear_sums(offset);
+    if (type != FTK_TYPE_Q6_K) sum_minima(p, halves, in, count, offset);
+#pragma GCC unroll 4
+    for (uint32_t n = 0; n < count; n++) {
+#pragma GCC unroll 2
+        for (uint32_t h = 0; h < halves; h++) {
+            float *to = acc[n] + HALF * h;
+            __m512 x = _mm512_cvtepi32_ps(whole[h][n]), scale = _mm512_set1_ps(in->d[n]);
+            __m512 y = _mm512_mul_ps(p[h].dmin, _mm512_cvtepi32_ps(offset[h][n]));
+            x = type == FTK_TYPE_Q6_K ? _mm512_mul_ps(p[h].d, x) : _mm512_fmsub_ps(p[h].d, x, y);
+            _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), _mm512_mul_ps(scale, x)));
+        }
+    }
+}
+
+INLINE void k_terms_of(uint32_t type, const k_panel *p, uint32_t halves, const k_inputs *in,
+                       uint32_t count, float (*acc)[PANEL_ROWS]) {
     switch (count) {
-    case 1: k_terms(type, p, in, 1, acc); break;
-    case 2: k_terms(type, p, in, 2, acc); break;
-    case 3: k_terms(type, p, in, 3, acc); break;
-    default: k_terms(type, p, in, SHARED_ROWS, acc);
+    case 1: k_terms(type, p, halves, in, 1, acc); break;
+    case 2: k_terms(type, p, halves, in, 2, acc); break;
+    case 3: k_terms(type, p, halves, in, 3, acc); break;
+    default: k_terms(type, p, halves, in, SHARED_ROWS, acc);
     }
 }
 
 /* Group u of a panel for every row of a tile. */
-INLINE void tile_group_k(uint32_t type, const fti_cpu_matrix *m, const k_panel *p, uint32_t u,
-                         const tile *t, panel_sums acc) {
+INLINE void tile_group_k(uint32_t type, const fti_cpu_matrix *m, const k_panel *p, uint32_t halves,
+                         uint32_t u, const tile *t, panel_sums acc) {
     size_t d_at = m->cols + 4 * (size_t)u;
     size_t sums_at = m->cols + (size_t)(m->cols / 256) * 4 + 32 * (size_t)u;
-    for (uint32_t n = 0; n < t->count; n += SHARED_ROWS) {
-        _Alignas(64) int32_t start[SHARED_ROWS][16];
+    uint32_t count;
+    for (uint32_t n = 0; n < t->count; n += count) {
         k_inputs in;
-        uint32_t count = t->count - n < SHARED_ROWS ? t->count - n : SHARED_ROWS;
+        count = next_rows(t->count - n);
         for (uint32_t i = 0; i < count; i++) {
-            const uint8_t *row = t->in[n + i];
-            in.a[i] = (const int8_t *)row + 256 * (size_t)u;
-            in.sums[i] = row + sums_at;
-            in.start[i] = start[i];
-            memcpy(&in.d[i], row + d_at, sizeof in.d[i]);
-            if (type != FTK_TYPE_Q6_K) continue;
-            __m512i sums = _mm512_cvtepi16_epi32(load256(row + sums_at));
-            __m512i times = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(sums, 5));
-            _mm512_store_si512(start[i], times);
+            in.a[i] = (const int8_t *)t->in[n + i] + 256 * (size_t)u;
+            read_k_inputs(type, t->in[n + i], sums_at, d_at, i, &in);
         }
-        k_terms_of(type, p, &in, count, acc + n);
+        if (halves == 1)
+            k_terms_of(type, p, 1, &in, count, acc + n);
+        else
+            k_terms_of(type, p, HALVES, &in, count, acc + n);
     }
 }
 
 INLINE void tile_k(uint32_t type, const fti_cpu_matrix *m, const uint8_t *const *rows,
-                   const tile *t, panel_sums acc) {
-    k_panel p;
+                   uint32_t row_count, const tile *t, panel_sums acc) {
+    k_panel p[HALVES];
+    uint32_t halves = row_count > HALF ? HALVES : 1;
     for (uint32_t u = 0; u < m->cols / 256; u++) {
         size_t at = (size_t)u * k_bytes(type);
-        if (type == FTK_TYPE_Q4_K)
-            unpack_q4_k(rows, at, &p);
-        else if (type == FTK_TYPE_Q5_K)
-            unpack_q5_k(rows, at, &p);
-        else
-            unpack_q6_k(rows, at, &p);
-        tile_group_k(type, m, &p, u, t, acc);
+        fetch_next(m, t, u, m->cols / 256);
+        for (uint32_t h = 0; h < halves; h++) {
+            if (type == FTK_TYPE_Q4_K)
+                unpack_q4_k(rows + HALF * h, at, &p[h]);
+            else if (type == FTK_TYPE_Q5_K)
+                unpack_q5_k(rows + HALF * h, at, &p[h]);
+            else
+                unpack_q6_k(rows + HALF * h, at, &p[h]);
+        }
+        tile_group_k(type, m, p, halves, u, t, acc);
     }
 }
 
@@ -484,10 +558,10 @@ static void unpack_q8_0(const uint8_t *const *rows, uint32_t first, uint32_t blo
     const __m512i flip = _mm512_set1_epi8(-128);
     for (uint32_t j = 0; j < 8; j++) {
         size_t at = (size_t)(first / 32 + j) * FTK_Q8_0_BYTES;
-        _Alignas(32) uint16_t d[PANEL_ROWS] = {0};
+        _Alignas(32) uint16_t d[HALF] = {0};
         __m512i v[8];
         if (j < blocks) {
-            for (uint32_t r = 0; r < PANEL_ROWS; r++) memcpy(&d[r], rows[r] + at, sizeof d[r]);
+            for (uint32_t r = 0; r < HALF; r++) memcpy(&d[r], rows[r] + at, sizeof d[r]);
             read_quads(rows, at + 2, v);
             read_quads(rows, at + 18, v + 4);
         } else {
@@ -498,52 +572,84 @@ static void unpack_q8_0(const uint8_t *const *rows, uint32_t first, uint32_t blo
     }
 }
 
-/* `count` is a constant where this is called. */
-INLINE void q8_terms(const q8_panel *p, const q8_inputs *in, uint32_t count,
-                     float (*acc)[PANEL_ROWS]) {
-    __m512 total[SHARED_ROWS], even[SHARED_ROWS];
-#pragma GCC unroll 8
-    for (uint32_t j = 0; j < 8; j++) {
+/* Two leaves, the first of them even, of every row: pair[h][n] = what they say together. */
+INLINE void q8_pair(const q8_panel *p, uint32_t halves, const q8_inputs *in, const int8_t *const *a,
+                    uint32_t count, uint32_t j, __m512 (*pair)[SHARED_ROWS]) {
+#pragma GCC unroll 2
+    for (uint32_t odd = 0; odd < 2; odd++) {
+        quad_sums sum;
+        clear_sums(sum);
+#pragma GCC unroll 4
+        for (uint32_t n = 0; n < count; n++)
+            sum[0][n] = sum[HALVES - 1][n] = every(&in[n].start[odd * 4 + j / 2]);
+        add_quads(p->q, sizeof *p / sizeof *p->q, halves, a, 8 * (j + odd), 8, count, sum);
 #pragma GCC unroll 4
         for (uint32_t n = 0; n < count; n++) {
-            __m512i sum = every(&in[n].start[j % 2 * 4 + j / 2]);
-            sum = dot_quads(sum, p->q + 8 * j, in[n].a + 32 * j, 8);
-            __m512 f = _mm512_cvtepi32_ps(sum);
-            __m512 e = _mm512_mul_ps(p->d[j], _mm512_set1_ps(in[n].d[j]));
-            if (j % 2 == 0) {
-                even[n] = _mm512_mul_ps(e, f);
-            } else {
-                __m512 pair = _mm512_fmadd_ps(e, f, even[n]);
-                total[n] = j == 1 ? pair : _mm512_add_ps(total[n], pair);
+            __m512 d_a = _mm512_set1_ps(in[n].d[j + odd]);
+#pragma GCC unroll 2
+            for (uint32_t h = 0; h < halves; h++) {
+                __m512 f = _mm512_cvtepi32_ps(sum[h][n]), e = _mm512_mul_ps(p[h].d[j + odd], d_a);
+                pair[h][n] = odd ? _mm512_fmadd_ps(e, f, pair[h][n]) : _mm512_mul_ps(e, f);
             }
         }
     }
+}
+
+/* `halves` and `count` are constants where this is called. */
+INLINE void q8_terms(const q8_panel *p, uint32_t halves, const q8_inputs *in, uint32_t count,
+                     float (*acc)[PANEL_ROWS]) {
+    __m512 total[HALVES][SHARED_ROWS], pair[HALVES][SHARED_ROWS];
+    const int8_t *a[SHARED_ROWS];
+    for (uint32_t n = 0; n < count; n++) a[n] = in[n].a;
+    q8_pair(p, halves, in, a, count, 0, total);
+    for (uint32_t j = 2; j < 8; j += 2) {
+        q8_pair(p, halves, in, a, count, j, pair);
+#pragma GCC unroll 2
+        for (uint32_t h = 0; h < halves; h++)
 #pragma GCC unroll 4
-    for (uint32_t n = 0; n < count; n++)
-        _mm512_storeu_ps(acc[n], _mm512_add_ps(_mm512_loadu_ps(acc[n]), total[n]));
+            for (uint32_t n = 0; n < count; n++)
+                total[h][n] = _mm512_add_ps(total[h][n], pair[h][n]);
+    }
+#pragma GCC unroll 4
+    for (uint32_t n = 0; n < count; n++) {
+#pragma GCC unroll 2
+        for (uint32_t h = 0; h < halves; h++) {
+            float *to = acc[n] + HALF * h;
+            _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), total[h][n]));
+        }
+    }
+}
+
+INLINE void q8_terms_of(const q8_panel *p, uint32_t halves, const q8_inputs *in, uint32_t count,
+                        float (*acc)[PANEL_ROWS]) {
+    switch (count) {
+    case 1: q8_terms(p, halves, in, 1, acc); break;
+    case 2: q8_terms(p, halves, in, 2, acc); break;
+    case 3: q8_terms(p, halves, in, 3, acc); break;
+    default: q8_terms(p, halves, in, SHARED_ROWS, acc);
+    }
 }
 
 /* A group of `blocks` leaves for every row of a tile. */
-static void tile_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t first,
-                            uint32_t blocks, const tile *t, panel_sums acc) {
-    q8_panel p;
+static void tile_group_q8_0(const fti_cpu_matrix *m, const uint8_t *const *rows, uint32_t row_count,
+                            uint32_t first, uint32_t blocks, const tile *t, panel_sums acc) {
+    q8_panel p[HALVES];
     q8_tail tail[SHARED_ROWS];
     q8_inputs in[SHARED_ROWS];
-    unpack_q8_0(rows, first, blocks, &p);
-    for (uint32_t n = 0; n < t->count; n += SHARED_ROWS) {
-        uint32_t count = t->count - n < SHARED_ROWS ? t->count - n : SHARED_ROWS;
+    uint32_t halves = row_count > HALF ? HALVES : 1, count;
+    for (uint32_t h = 0; h < halves; h++) unpack_q8_0(rows + HALF * h, first, blocks, &p[h]);
+    for (uint32_t n = 0; n < t->count; n += count) {
+        count = next_rows(t->count - n);
         for (uint32_t i = 0; i < count; i++) {
             if (blocks == 8)
                 read_q8_inputs(m, t->in[n + i], first, &in[i]);
             else
                 read_q8_tail(m, t->in[n + i], first, blocks, &tail[i], &in[i]);
         }
-        switch (count) {
-        case 1: q8_terms(&p, in, 1, acc + n); break;
-        case 2: q8_terms(&p, in, 2, acc + n); break;
-        case 3: q8_terms(&p, in, 3, acc + n); break;
-        default: q8_terms(&p, in, SHARED_ROWS, acc + n);
-        }
+        if (halves == 1)
+            q8_terms_of(p, 1, in, count, acc + n);
+        else
+            q8_terms_of(p, HALVES, in, count, acc + n);
     }
 }
 

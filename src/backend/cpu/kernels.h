@@ -12,7 +12,7 @@
 #define FTI_CPU_MAX_HEAD_DIM  512u  /* of keys, values and rotary parts */
 #define FTI_CPU_MAX_EXPERTS   1024u /* of one layer */
 #define FTI_CPU_MAX_TILE      8u    /* query heads that share one pass over keys */
-#define FTI_CPU_PANEL         16u   /* weight rows that the widest kernels take at a time */
+#define FTI_CPU_PANEL         32u   /* weight rows that the widest kernels take at a time */
 #define FTI_CPU_ATTENTION_BLK 64u   /* positions in one partial sum; part of the definition */
 
 /* Rows of a weight matrix of any readable type. */

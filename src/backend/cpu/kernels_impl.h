@@ -14,7 +14,7 @@
 #include "freetoken/device/dot.h"
 #include "freetoken/device/math.h"
 
-#define ROW_TILE 64u /* rows of activations for one reading of a weight */
+#define ROW_TILE 128u /* rows of activations for one reading of a weight */
 #ifndef PANEL_ROWS
 #define PANEL_ROWS 4u /* weight rows that a dot product takes at a time */
 #endif
@@ -127,6 +127,7 @@ typedef struct tile {
     const uint8_t *in[ROW_TILE];
     float *y[ROW_TILE];
     uint32_t count;
+    const uint8_t *next; /* weights that will be wanted after these; NULL: not known */
 } tile;
 
 /* Results of a panel of weight rows for the rows of a tile. */
@@ -230,6 +231,21 @@ static fast_dot fast_dot_of(uint32_t type) {
 }
 #endif
 
+#ifdef FTI_CPU_LANES
+#include FTI_CPU_LANES
+#include "backend/cpu/float_lanes.h"
+#define IN_LANES(dim, fast) ((dim) % 16 == 0 ? (fast) : 0)
+#else
+#define IN_LANES(dim, fast) 0
+#endif
+
+/* The same for weights that are floats themselves. */
+static fast_dot fast_float_of(const fti_cpu_matrix *m) {
+    bool floats = m->type == FTK_TYPE_F32 || m->type == FTK_TYPE_F16 || m->type == FTK_TYPE_BF16;
+    if (!floats) return NULL;
+    return IN_LANES(m->cols, dot_panel_float);
+}
+
 static void dot_float(const fti_cpu_matrix *m, const uint8_t *row, const tile *t, uint32_t r,
                       panel_sums acc) {
     float lanes[ROW_TILE][16];
@@ -247,9 +263,9 @@ static void dot_float(const fti_cpu_matrix *m, const uint8_t *row, const tile *t
 /* acc[n][r] = weight row r of the panel . activations of n. */
 static void dot_panel(const fti_cpu_matrix *m, bool as_float, const uint8_t *const *rows,
                       uint32_t row_count, const tile *t, panel_sums acc) {
-    fast_dot fast = fast_dot_of(m->type);
+    fast_dot fast = as_float ? fast_float_of(m) : fast_dot_of(m->type);
     memset(acc, 0, t->count * sizeof acc[0]);
-    if (as_float) {
+    if (as_float && !fast) {
         for (uint32_t r = 0; r < row_count; r++) dot_float(m, rows[r], t, r, acc);
     } else if (fast) {
         fast(m, rows, row_count, t, acc);
@@ -259,15 +275,17 @@ static void dot_panel(const fti_cpu_matrix *m, bool as_float, const uint8_t *con
 }
 
 /* Rows begin .. end - 1 of a matrix for the rows of a tile. A panel that would
- * reach past the end repeats its last row and drops what comes of it. */
+ * reach past the end repeats its last row and drops what comes of it. `after`: the
+ * weights that come then, or NULL. */
 static void dot_rows(const fti_cpu_matrix *m, bool as_float, bool accumulate, uint64_t begin,
-                     uint64_t end, const tile *t) {
+                     uint64_t end, tile *t, const uint8_t *after) {
     panel_sums acc;
     const uint8_t *rows[PANEL_ROWS];
     for (uint64_t i = begin; i < end; i += PANEL_ROWS) {
         uint32_t count = end - i < PANEL_ROWS ? (uint32_t)(end - i) : PANEL_ROWS;
         for (uint32_t r = 0; r < PANEL_ROWS; r++)
             rows[r] = m->data + (i + (r < count ? r : count - 1)) * m->row_bytes;
+        t->next = i + PANEL_ROWS < end ? m->data + (i + PANEL_ROWS) * m->row_bytes : after;
         dot_panel(m, as_float, rows, count, t, acc);
         for (uint32_t n = 0; n < t->count; n++) {
             float *y = t->y[n] + i;
@@ -285,35 +303,50 @@ static void matmul(const void *args, uint64_t begin, uint64_t end) {
             t.in[n] = a->in.data + (uint64_t)(first + n) * a->in.stride;
             t.y[n] = a->y + (uint64_t)(first + n) * a->y_stride;
         }
-        dot_rows(&a->weight, a->as_float, a->accumulate, begin, end, &t);
+        dot_rows(&a->weight, a->as_float, a->accumulate, begin, end, &t,
+                 first + ROW_TILE < a->rows ? a->weight.data + begin * a->weight.row_bytes : NULL);
     }
 }
 
-/* Rows begin .. end - 1 of one expert, for `count` of its pairs. */
-static void expert_rows(const fti_cpu_grouped *a, const uint8_t *data, const int32_t *pairs,
-                        uint32_t count, uint64_t begin, uint64_t end) {
+static const uint8_t *expert_data(const fti_cpu_grouped *a, uint32_t e) {
+    uint64_t slot = a->slots ? (uint64_t)a->slots[e] : e;
+    return a->expert.data + slot * a->expert_stride;
+}
+
+/* Expert `e` or the first one after it that has pairs; a->experts: there is none. */
+static uint32_t busy_expert(const fti_cpu_grouped *a, uint32_t e) {
+    while (e < a->experts && a->offsets[e + 1] == a->offsets[e]) e++;
+    return e;
+}
+
+/* Rows begin .. end - 1 of one expert, for all of its pairs; then comes `after`. */
+static void expert_rows(const fti_cpu_grouped *a, uint32_t e, uint64_t begin, uint64_t end,
+                        const uint8_t *after) {
     fti_cpu_matrix expert = a->expert;
-    expert.data = data;
     tile t;
-    t.count = count;
-    for (uint32_t n = 0; n < count; n++) {
-        uint64_t pair = (uint32_t)pairs[n];
-        t.in[n] = a->in.data + pair / a->divisor * a->in.stride;
-        t.y[n] = a->y + pair * a->y_stride;
+    expert.data = expert_data(a, e);
+    for (int32_t first = a->offsets[e], stop = a->offsets[e + 1]; first < stop;
+         first += (int32_t)ROW_TILE) {
+        bool last = stop - first <= (int32_t)ROW_TILE;
+        t.count = last ? (uint32_t)(stop - first) : ROW_TILE;
+        for (uint32_t n = 0; n < t.count; n++) {
+            uint64_t pair = (uint32_t)a->pairs[first + (int32_t)n];
+            t.in[n] = a->in.data + pair / a->divisor * a->in.stride;
+            t.y[n] = a->y + pair * a->y_stride;
+        }
+        dot_rows(&expert, a->as_float, false, begin, end, &t,
+                 last ? after : expert.data + begin * expert.row_bytes);
     }
-    dot_rows(&expert, a->as_float, false, begin, end, &t);
 }
 
 static void grouped_matmul(const void *args, uint64_t begin, uint64_t end) {
     const fti_cpu_grouped *a = args;
-    for (uint32_t e = 0; e < a->experts; e++) {
-        int32_t stop = a->offsets[e + 1];
-        for (int32_t p = a->offsets[e]; p < stop; p += (int32_t)ROW_TILE) {
-            uint64_t slot = a->slots ? (uint64_t)a->slots[e] : e;
-            uint32_t count = (uint32_t)(stop - p) < ROW_TILE ? (uint32_t)(stop - p) : ROW_TILE;
-            expert_rows(a, a->expert.data + slot * a->expert_stride, a->pairs + p, count, begin,
-                        end);
-        }
+    uint32_t e = busy_expert(a, 0);
+    while (e < a->experts) {
+        uint32_t next = busy_expert(a, e + 1);
+        expert_rows(a, e, begin, end,
+                    next < a->experts ? expert_data(a, next) + begin * a->expert.row_bytes : NULL);
+        e = next;
     }
 }
 
@@ -590,11 +623,7 @@ static void weigh_plain(attention_tile *t, uint32_t first, score_block s) {
 }
 
 #ifdef FTI_CPU_LANES
-#include FTI_CPU_LANES
 #include "backend/cpu/attention_lanes.h"
-#define IN_LANES(dim, fast) ((dim) % 16 == 0 ? (fast) : NULL)
-#else
-#define IN_LANES(dim, fast) NULL
 #endif
 
 typedef void (*score_block_of)(const attention_tile *, uint32_t, score_block);

@@ -8,7 +8,7 @@
 #include "freetoken/device/dot.h"
 
 /* Multiplications that are worth giving to another thread. */
-#define WORTH_A_THREAD 16384u
+#define WORTH_A_THREAD 32768u
 
 _Static_assert(sizeof(fti_cpu_matmul) <= FTK_KERNEL_ARGS_MAX &&
                    sizeof(fti_cpu_grouped) <= FTK_KERNEL_ARGS_MAX &&
@@ -193,8 +193,10 @@ static ftk_status matmul(ftk_stream *stream, const ftk_op_matmul *op) {
     args.as_float = reads_float(fti_cpu_stream_backend(stream), w->type);
     args.accumulate = (op->required & FTK_MATMUL_ACCUMULATE) != 0;
     if (!make_inputs(&op->act, w->type, args.as_float, &args.in)) return fti_cpu_refuse(stream);
+    uint64_t work = w->cols * op->act.rows;
     return fti_cpu_enqueue(stream, kernels_of(stream)->matmul, &args, sizeof args,
-                           op->act.rows ? w->rows : 0, panel_grain_of(w->cols * op->act.rows));
+                           op->act.rows ? w->rows : 0,
+                           args.as_float ? grain_of(work) : panel_grain_of(work));
 }
 
 static ftk_status grouped_matmul(ftk_stream *stream, const ftk_op_grouped_matmul *op) {

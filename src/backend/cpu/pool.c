@@ -1,14 +1,13 @@
 /*
  * pool.c: persistent worker threads and the fork-join protocol.
  *
- * `state` holds an OPEN bit and the number of workers inside the job. A worker
- * enters by adding 1; if the job was not open it leaves again. The caller closes
- * the job once the counter is used up and waits for the number to become 0. So a
- * worker that sleeps through a job is never waited for, and the job's fields
- * change only while nobody reads them: who adds 1 to a closed job reads nothing.
+ * A job is cut into chunks. `ticket` holds the job's number and how many of its chunks
+ * nobody has taken; to take one is to lower it by compare and exchange. Who succeeds may
+ * read the job: it stays as it is until all its chunks are done. A worker that comes too
+ * late finds no chunk and has touched nothing, so one that sleeps through a job is never
+ * waited for. Ticket and job share a line of cache: with the ticket a worker has them both.
  *
- * Between jobs workers spin for a short while on `generation`, then sleep on a
- * condition variable.
+ * Between jobs workers spin for a while on the ticket, then sleep on a condition variable.
  */
 #include "backend/cpu/pool.h"
 
@@ -20,34 +19,35 @@
 
 #include "core/fpenv.h"
 
-#define OPEN              0x80000000u
-#define SPIN_NANOSECONDS  20000
+#define SPIN_NANOSECONDS  100000 /* longer than what a step does on one thread at a stretch */
+#define BRISK_SPINS       64u /* without a pause, which can take longer than what is waited for */
 #define CHUNKS_PER_THREAD 8u
 #define CACHE_LINE        64
+#define CHUNK_BITS        20 /* of a ticket; the rest counts jobs */
+#define CHUNK_MASK        ((UINT64_C(1) << CHUNK_BITS) - 1)
 
 typedef struct job {
     ftk_cpu_kernel function;
     const void *args;
     uint64_t items;
-    uint64_t chunk;
+    uint64_t chunk;  /* items of one */
+    uint64_t chunks; /* at most CHUNK_MASK */
 } job;
 
+/* In lines of cache by who writes them while a job runs: who takes, who is done, nobody. */
 struct fti_pool {
+    _Alignas(CACHE_LINE) atomic_ullong ticket;
     job current;
-    uint32_t threads; /* workers plus the caller */
+    void *memory;                            /* that this lies in */
+    _Alignas(CACHE_LINE) atomic_ullong done; /* chunks that workers have done */
+    uint32_t threads;                        /* workers plus the caller */
     uint32_t started;
     pthread_t *workers;
-    pthread_mutex_t turn;  /* one caller at a time */
+    pthread_mutex_t turn; /* one caller at a time */
+    _Alignas(CACHE_LINE) atomic_uint sleepers;
+    atomic_bool stop;
     pthread_mutex_t sleep; /* guards the condition */
     pthread_cond_t wake;
-    char pad0[CACHE_LINE];
-    atomic_uint generation; /* counts jobs */
-    atomic_uint sleepers;
-    atomic_bool stop;
-    char pad1[CACHE_LINE];
-    atomic_uint state;
-    char pad2[CACHE_LINE];
-    atomic_ullong next; /* first item that nobody has taken */
 };
 
 static void relax(void) {
@@ -64,52 +64,53 @@ static int64_t now(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static void take_chunks(fti_pool *pool) {
+/* Runs chunks until none is left; how many. */
+static uint64_t take_chunks(fti_pool *pool) {
     const job *j = &pool->current;
-    for (;;) {
-        uint64_t begin = atomic_fetch_add_explicit(&pool->next, j->chunk, memory_order_relaxed);
-        if (begin >= j->items) return;
-        uint64_t left = j->items - begin;
+    unsigned long long ticket = atomic_load_explicit(&pool->ticket, memory_order_relaxed);
+    uint64_t taken = 0;
+    while (ticket & CHUNK_MASK) {
+        if (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket - 1,
+                                                   memory_order_acquire, memory_order_relaxed))
+            continue;
+        uint64_t begin = (j->chunks - (ticket & CHUNK_MASK)) * j->chunk, left = j->items - begin;
         j->function(j->args, begin, begin + (left < j->chunk ? left : j->chunk));
         (void)fti_fpenv_enter(); /* a provider's kernel may have left another one */
+        taken++;
+        ticket = atomic_load_explicit(&pool->ticket, memory_order_relaxed);
     }
+    return taken;
 }
 
-static void join_job(fti_pool *pool) {
-    if (atomic_fetch_add(&pool->state, 1) & OPEN) take_chunks(pool);
-    atomic_fetch_sub(&pool->state, 1);
+static bool news(fti_pool *pool) {
+    return (atomic_load(&pool->ticket) & CHUNK_MASK) || atomic_load(&pool->stop);
 }
 
-static bool news(fti_pool *pool, unsigned seen) {
-    return atomic_load(&pool->generation) != seen || atomic_load(&pool->stop);
-}
-
-static void wait_for_news(fti_pool *pool, unsigned seen) {
+static void wait_for_news(fti_pool *pool) {
     int64_t deadline = now() + SPIN_NANOSECONDS;
     while (now() < deadline) {
         for (int i = 0; i < 32; i++) {
-            if (news(pool, seen)) return;
-            relax();
+            if (news(pool)) return;
+            if (i % 4 == 3) relax();
         }
     }
-    /* The caller reads `sleepers` after it has raised `generation`, and this
-     * thread does the opposite: one of the two sees the other. */
+    /* The caller reads `sleepers` after it has written the ticket, and this thread does the
+     * opposite: one of the two sees the other. */
     pthread_mutex_lock(&pool->sleep);
     atomic_fetch_add(&pool->sleepers, 1);
-    while (!news(pool, seen)) pthread_cond_wait(&pool->wake, &pool->sleep);
+    while (!news(pool)) pthread_cond_wait(&pool->wake, &pool->sleep);
     atomic_fetch_sub(&pool->sleepers, 1);
     pthread_mutex_unlock(&pool->sleep);
 }
 
 static void *worker(void *argument) {
     fti_pool *pool = argument;
-    unsigned seen = 0;
     (void)fti_fpenv_enter();
     for (;;) {
-        wait_for_news(pool, seen);
+        wait_for_news(pool);
         if (atomic_load(&pool->stop)) return NULL;
-        seen = atomic_load(&pool->generation);
-        join_job(pool);
+        uint64_t taken = take_chunks(pool);
+        if (taken) atomic_fetch_add_explicit(&pool->done, taken, memory_order_release);
     }
 }
 
@@ -120,25 +121,23 @@ static void wake_sleepers(fti_pool *pool) {
     pthread_mutex_unlock(&pool->sleep);
 }
 
-static void wait_for_workers(fti_pool *pool) {
+static void wait_for_workers(fti_pool *pool, uint64_t chunks) {
     unsigned spins = 0;
-    while (atomic_load(&pool->state) != 0) {
+    while (atomic_load_explicit(&pool->done, memory_order_acquire) != chunks) {
         /* With more threads than cores the worker may need this one. */
         if (++spins % 1024 == 0) sched_yield();
-        relax();
+        if (spins > BRISK_SPINS) relax();
     }
 }
 
 static void run_parallel(fti_pool *pool, const job *j) {
     pthread_mutex_lock(&pool->turn);
+    uint64_t number = (atomic_load_explicit(&pool->ticket, memory_order_relaxed) >> CHUNK_BITS) + 1;
     pool->current = *j;
-    atomic_store(&pool->next, 0);
-    atomic_fetch_or(&pool->state, OPEN);
-    atomic_fetch_add(&pool->generation, 1);
+    atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
+    atomic_store(&pool->ticket, number << CHUNK_BITS | j->chunks);
     wake_sleepers(pool);
-    take_chunks(pool);
-    atomic_fetch_and(&pool->state, ~OPEN);
-    wait_for_workers(pool);
+    wait_for_workers(pool, j->chunks - take_chunks(pool));
     pthread_mutex_unlock(&pool->turn);
 }
 
@@ -152,7 +151,7 @@ void fti_pool_run(fti_pool *pool, ftk_cpu_kernel function, const void *args, uin
     if (pool->threads == 1 || items <= chunk) {
         function(args, 0, items);
     } else {
-        job j = {function, args, items, chunk};
+        job j = {function, args, items, chunk, (items - 1) / chunk + 1};
         run_parallel(pool, &j);
     }
     fti_fpenv_leave(saved);
@@ -182,12 +181,14 @@ static ftk_status start_workers(fti_pool *pool, ftk_error *err) {
 }
 
 ftk_status fti_pool_create(uint32_t threads, fti_pool **out, ftk_error *err) {
-    fti_pool *pool = fti_calloc(1, sizeof *pool);
-    if (!pool) return fti_no_memory(err, sizeof *pool, "the thread pool");
+    char *memory = fti_calloc(1, sizeof(fti_pool) + CACHE_LINE);
+    if (!memory) return fti_no_memory(err, sizeof(fti_pool), "the thread pool");
+    fti_pool *pool = (fti_pool *)(void *)(memory + CACHE_LINE - (uintptr_t)memory % CACHE_LINE);
+    pool->memory = memory;
     pool->threads = threads ? threads : 1;
     pool->workers = fti_calloc(pool->threads, sizeof *pool->workers);
     if (!pool->workers) {
-        fti_free(pool);
+        fti_free(memory);
         return fti_no_memory(err, threads * sizeof *pool->workers, "the thread pool");
     }
     pthread_mutex_init(&pool->turn, NULL);
@@ -213,5 +214,5 @@ void fti_pool_destroy(fti_pool *pool) {
     pthread_mutex_destroy(&pool->sleep);
     pthread_mutex_destroy(&pool->turn);
     fti_free(pool->workers);
-    fti_free(pool);
+    fti_free(pool->memory);
 }
