@@ -149,7 +149,8 @@ FTK_API ftk_status ftk_engine_provenance(const ftk_engine *engine, char **json, 
  * see ftk_open_options.provider_record. Free with ftk_report_free. */
 FTK_API ftk_status ftk_engine_record(const ftk_engine *engine, char **record, ftk_error *err);
 /* Forgets what the prefix cache has kept of earlier requests (scheduler.prefix_cache): their
- * tokens, keys, values and states. Running requests go on. From any thread. */
+ * tokens, keys, values and states, whose memory is free for others but is not wiped. Running
+ * requests go on. From any thread. */
 FTK_API ftk_status ftk_engine_forget(ftk_engine *engine, ftk_error *err);
 /* JSON: what has run since READY: steps, executed batch sizes, tokens, graph replays, requests
  * running and waiting, and why they wait, KV pages in use and cached, tokens reused

@@ -162,6 +162,11 @@ static void drop_match(ftk_engine *e, fti_request *r) {
     state_needs(e, s, r);
 }
 
+static void give_units(fti_service *s, fti_request *r) {
+    (void)fti_numbers_give(&s->units, r->units, r->unit_count);
+    r->unit_count = 0;
+}
+
 /* ---- admission ---- */
 
 /* What the queue has let start fits: taking it cannot fail. */
@@ -228,12 +233,18 @@ static uint32_t own_pages(const fti_service *s, const fti_request *r) {
     return n;
 }
 
+/* One that has waited longest, or made room often enough, is not pushed aside any more: so
+ * that nobody starves, neither waiting nor by being started in vain. */
+static int32_t rank_of(const fti_request *r) {
+    bool settled = r->waiter.overdue || r->preemptions >= FTI_OVERTAKINGS;
+    return settled ? INT32_MAX : r->waiter.priority;
+}
+
 static void list_victims(const fti_service *s) {
     for (uint32_t i = 0; i < s->running; i++) {
         const fti_request *r = s->runners[i];
-        s->victims[i] = (fti_victim){.priority = r->waiter.overdue ? INT32_MAX : r->waiter.priority,
-                                     .pages = own_pages(s, r),
-                                     .slots = 1 + (r->reserve >= 0)};
+        s->victims[i] = (fti_victim){
+            .priority = rank_of(r), .pages = own_pages(s, r), .slots = 1 + (r->reserve >= 0)};
     }
 }
 
@@ -279,10 +290,7 @@ static void settle_in(fti_service *s, fti_request *r) {
         s->stats.reused += r->match.tokens;
     }
     if (!r->swapped) r->counts.cut = cut_of(s, r);
-    if (r->swapped && !s->overcommits) {
-        (void)fti_numbers_give(&s->units, r->units, r->unit_count);
-        r->unit_count = 0;
-    }
+    if (r->swapped && !s->overcommits) give_units(s, r);
     r->swapped = false;
     give_lent(s, r);
     if (r->started == 0) {
@@ -338,6 +346,7 @@ static void preempt(ftk_engine *e, fti_request *r) {
     leave(s, r, !swap);
     r->swapped = swap;
     if (!swap) {
+        if (!s->overcommits) give_units(s, r);
         if (r->counts.computed > r->peak) r->peak = r->counts.computed;
         r->counts.computed = 0;
     }
@@ -383,12 +392,20 @@ void fti_holdings_admit(ftk_engine *e,
 
 /* ---- growth ---- */
 
-/* The last admitted of the lowest priority. */
+/* The last admitted of the lowest rank. */
 static fti_request *weakest(const fti_service *s) {
     fti_request *found = s->runners[0];
     for (uint32_t i = 1; i < s->running; i++)
-        if (s->runners[i]->waiter.priority <= found->waiter.priority) found = s->runners[i];
+        if (rank_of(s->runners[i]) <= rank_of(found)) found = s->runners[i];
     return found;
+}
+
+/* Forgets prefixes for `count` pages only if that is enough. */
+static bool take_pages(fti_service *s, uint32_t count, int32_t *out) {
+    uint32_t pages, slots;
+    fti_prefix_evictable(&s->prefix, &pages, &slots);
+    return s->pages.available + pages >= count && fti_prefix_evict(&s->prefix, count, 0) &&
+           fti_numbers_take(&s->pages, count, out);
 }
 
 bool fti_holdings_grow(ftk_engine *e, fti_request *r, uint64_t positions) {
@@ -397,8 +414,7 @@ bool fti_holdings_grow(ftk_engine *e, fti_request *r, uint64_t positions) {
     if (wanted <= r->page_count) return true;
     pthread_mutex_lock(&s->lock);
     uint32_t more = wanted - r->page_count;
-    bool grown = fti_prefix_evict(&s->prefix, more, 0) &&
-                 fti_numbers_take(&s->pages, more, r->pages + r->page_count);
+    bool grown = take_pages(s, more, r->pages + r->page_count);
     if (grown) r->page_count = wanted;
     fti_request *victim = grown ? NULL : weakest(s);
     pthread_mutex_unlock(&s->lock);
@@ -450,8 +466,7 @@ void fti_holdings_release(fti_service *s, fti_request *r, bool keep) {
         leave(s, r, keep);
     else
         fti_queue_remove(&s->waiting, &r->waiter);
-    (void)fti_numbers_give(&s->units, r->units, r->unit_count);
-    r->unit_count = 0;
+    give_units(s, r);
     r->state = FTI_REQUEST_ENDED;
 }
 

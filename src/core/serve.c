@@ -351,7 +351,7 @@ static void add_token(ftk_engine *e, fti_request *r, const fti_sample_result *ch
 
 /* Chooses the next token of a request from its row of logits; none for one that a callback
  * of this very step has cancelled. */
-static void choose(ftk_engine *e, fti_request *r, const float *logits) {
+static void choose(ftk_engine *e, fti_request *r, uint64_t before, const float *logits) {
     if (r->cancelled) {
         end_request(e, r, FTK_FINISH_CANCELLED, NULL);
         return;
@@ -363,7 +363,10 @@ static void choose(ftk_engine *e, fti_request *r, const float *logits) {
                                    &failure);
     if (status != FTK_OK) {
         end_request(e, r, FTK_FINISH_ERROR, &failure);
-    } else if (!r->ignore_end && ftk_token_is_end(e, choice.id)) {
+        return;
+    }
+    fti_holdings_snapshot(e, r, before); /* not of a state that gives no numbers */
+    if (!r->ignore_end && ftk_token_is_end(e, choice.id)) {
         end_request(e, r, FTK_FINISH_STOP, NULL);
     } else {
         add_token(e, r, &choice);
@@ -423,11 +426,13 @@ static ftk_status run_one(ftk_engine *e, uint32_t *rows, ftk_error *err) {
     }
     s->stepped = fti_now();
     count_step(s, count, replayed, rows);
-    for (uint32_t i = 0; i < count; i++) fti_holdings_snapshot(e, s->batch[i], s->shares[i].first);
     const float *logits = e->buffers.host_logits;
     for (uint32_t i = 0; i < count; i++) {
-        if (!s->shares[i].samples) continue;
-        choose(e, s->batch[i], logits);
+        if (!s->shares[i].samples) {
+            fti_holdings_snapshot(e, s->batch[i], s->shares[i].first);
+            continue;
+        }
+        choose(e, s->batch[i], s->shares[i].first, logits);
         logits += e->info.vocabulary;
     }
     return FTK_OK;

@@ -17,8 +17,11 @@
 
 static stories story;
 
+/* Without a prefix cache, so that the steps of a request can be counted. */
 static ftk_engine *open_demo(const char *max_running, const char *kv_tokens) {
-    const char *const settings[] = {"scheduler.max_running",
+    const char *const settings[] = {"scheduler.prefix_cache",
+                                    "false",
+                                    "scheduler.max_running",
                                     max_running,
                                     "memory.kv_tokens",
                                     kv_tokens,
@@ -361,7 +364,8 @@ static void a_stall_is_an_error(void **state) {
     }
     for (size_t i = 0; i < 2; i++) {
         expect_status(ftk_engine_step(engine, &rows, &err), FTK_E_INTERNAL, &err,
-                      "needs a state slot and 2 pages of the KV cache, 1 of 2 slots and 1 of 4");
+                      "needs 1 state slots, 2 pages of the KV cache and 0 units of swap space, of "
+                      "which 1, 1 and 0 are free");
         assert_int_equal(rows, 0);
         expect_ended(&c[i], FTK_FINISH_ERROR);
         assert_string_equal(c[i].message, err.message);

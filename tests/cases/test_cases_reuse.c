@@ -1,7 +1,8 @@
 /*
  * test_cases_reuse.c: reports about prompts that are computed in part, again or in pieces
  * (docs/cases.md, D2 to D8): each must give the tokens and log-probabilities of an engine
- * that knows nothing of earlier prompts, and say how much of it was reused.
+ * that knows nothing of earlier prompts, and say how much of it was reused. And that those
+ * who make room for others come to their end.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -201,6 +202,48 @@ static void d8_graphs_past_many_pages(void **state) {
     assert_memory_equal(answers[0].logprobs, answers[1].logprobs, tokens * sizeof(float));
 }
 
+/* ---- preemption ---- */
+
+/* A prompt of 25 steps, and an urgent request every 20 steps that takes its only place: it is
+ * pushed aside seven times, then it stays. */
+static void nobody_is_pushed_aside_for_ever(void **state) {
+    static const char *const caches[] = {"false", "true"};
+    (void)state;
+    for (size_t i = 0; i < FTI_COUNT(caches); i++) {
+        const char *const settings[] = {"scheduler.max_running",
+                                        "1",
+                                        "memory.kv_tokens",
+                                        "256",
+                                        "scheduler.prefill_tokens",
+                                        "8",
+                                        "scheduler.prefix_cache",
+                                        caches[i],
+                                        NULL};
+        ftk_engine *engine = fixture_open(DEMO_MODEL, settings);
+        collected *c = calloc(60, sizeof *c);
+        prompt low = {.count = 0}, urgent = {.count = 0};
+        append(&low, 100, 200);
+        append(&urgent, 500, 4);
+        ftk_request r = request_for(&low, 20, &c[0]);
+        uint32_t steps = 0, others = 0;
+        submit(engine, &r);
+        for (; steps < 1000 && !atomic_load(&c[0].dones); steps++) {
+            step(engine);
+            if (steps % 20 != 19) continue;
+            urgent.ids[0] = (int32_t)(600 + others);
+            r = request_for(&urgent, 2, &c[++others]);
+            r.priority = 1;
+            submit(engine, &r);
+        }
+        step_to_end(engine);
+        expect_ended(&c[0], FTK_FINISH_LENGTH);
+        for (uint32_t k = 1; k <= others; k++) expect_ended(&c[k], FTK_FINISH_LENGTH);
+        assert_in_range(steps, 60, 400);
+        free(c);
+        ftk_engine_close(engine);
+    }
+}
+
 static int setup(void **state) {
     (void)state;
     ftk_engine *engine = fixture_open(DEMO_MODEL, NULL);
@@ -223,6 +266,7 @@ int main(void) {
         cmocka_unit_test(d3_forgotten_on_demand),
         cmocka_unit_test(d5_whole_or_in_pieces),
         cmocka_unit_test(d8_graphs_past_many_pages),
+        cmocka_unit_test(nobody_is_pushed_aside_for_ever),
     };
     return cmocka_run_group_tests_name("test_cases_reuse", tests, setup, teardown);
 }
