@@ -126,8 +126,15 @@ static const forbidden deeds[] = {
     {"set timers", {"alarm", "setitimer", "timer_create", "timerfd_create"}},
     {"change the process",
      {"chdir", "fchdir", "umask", "setrlimit", "setlocale", "sched_setaffinity",
-      "pthread_setaffinity_np", "setpriority", "nice"}},
-    {"load code", {"dlopen", "dlmopen"}},
+      "pthread_setaffinity_np", "setpriority", "nice", "prctl", "personality"}},
+    {"leave something to be called later", {"__register_atfork", "on_exit", "pthread_key_create"}},
+    {"go round the allocator",
+     {"__libc_malloc", "__libc_calloc", "__libc_realloc", "__libc_free", "__libc_memalign", "sbrk",
+      "brk"}},
+    {"change the protection of memory", {"mprotect", "pkey_mprotect"}},
+    {"open files or sockets",
+     {"open", "open64", "openat", "openat64", "creat", "fopen", "fopen64", "socket", "connect"}},
+    {"load or look up code", {"dlopen", "dlmopen", "dlsym", "dlvsym"}},
 };
 
 /* What a function is there for, NULL if a provider may need it. */

@@ -366,6 +366,13 @@ EXPORT void *mmap(void *address, size_t bytes, int protection, int flags, int fd
     return next(address, bytes, protection, flags, fd, offset);
 }
 
+EXPORT void *mmap64(void *address, size_t bytes, int protection, int flags, int fd,
+                    off64_t offset) {
+    NEXT(mmap64);
+    heap_used("mmap");
+    return next(address, bytes, protection, flags, fd, offset);
+}
+
 #endif
 
 /* ---- what cannot be trapped, but counted ---- */

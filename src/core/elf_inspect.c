@@ -171,6 +171,47 @@ static ftk_status check_stack(const elf_file *elf) {
     return refuse(elf, "an executable stack", "none; link with -z noexecstack");
 }
 
+/* What the dynamic loader makes read-only after relocation must be memory that it has mapped
+ * writable; it takes the header's word for that. */
+static bool relro_is_data(const elf_file *elf, const Elf64_Phdr *relro, uint64_t page) {
+    uint64_t end;
+    if (!fti_add_u64(relro->p_vaddr, relro->p_memsz, &end)) return false;
+    for (size_t i = 0; i < elf->header.e_phnum; i++) {
+        const Elf64_Phdr *p = &elf->segments[i];
+        uint64_t last = (p->p_vaddr + p->p_memsz + page - 1) & ~(page - 1);
+        if (p->p_type == PT_LOAD && (p->p_flags & PF_W) && relro->p_vaddr >= p->p_vaddr &&
+            end <= last)
+            return true;
+    }
+    return false;
+}
+
+/* The program headers as they are in memory, where the dynamic loader reads them again. */
+static bool headers_are_loaded(const elf_file *elf, const Elf64_Phdr *phdr) {
+    uint64_t bytes = elf->header.e_phnum * sizeof(Elf64_Phdr);
+    for (size_t i = 0; i < elf->header.e_phnum; i++) {
+        const Elf64_Phdr *p = &elf->segments[i];
+        if (p->p_type == PT_LOAD && elf->header.e_phoff >= p->p_offset &&
+            inside(elf->header.e_phoff - p->p_offset, bytes, p->p_filesz))
+            return phdr->p_vaddr == p->p_vaddr + (elf->header.e_phoff - p->p_offset);
+    }
+    return false;
+}
+
+static ftk_status check_trusted_segments(const elf_file *elf) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    for (size_t i = 0; i < elf->header.e_phnum; i++) {
+        const Elf64_Phdr *p = &elf->segments[i];
+        if (p->p_type == PT_GNU_RELRO && !relro_is_data(elf, p, page))
+            return refuse(elf, "a PT_GNU_RELRO segment outside writable memory",
+                          "one inside a writable PT_LOAD segment");
+        if (p->p_type == PT_PHDR && !headers_are_loaded(elf, p))
+            return refuse(elf, "a PT_PHDR segment elsewhere than the program headers",
+                          "the address at which they are loaded");
+    }
+    return FTK_OK;
+}
+
 /* ---- dynamic section ---- */
 
 /* The segment whose part in the file becomes [address, address + size), or NULL. */
@@ -596,6 +637,7 @@ static ftk_status inspect(elf_file *elf) {
     FTI_TRY(read_header(elf));
     FTI_TRY(read_segments(elf));
     FTI_TRY(check_load_segments(elf));
+    FTI_TRY(check_trusted_segments(elf));
     FTI_TRY(check_stack(elf));
     FTI_TRY(read_dynamic(elf));
     FTI_TRY(check_dynamic(elf));

@@ -31,6 +31,7 @@
  * close or reuse by hand. Where the limit on open files is lower, the floor is
  * halved until a number is free. */
 #define DESCRIPTOR_FLOOR 512
+#define DESCRIPTOR_TRIES 64 /* numbers whose names the dynamic loader may know already */
 
 #ifndef MFD_EXEC
 #define MFD_EXEC 0x0010U /* Linux 6.3: needed where vm.memfd_noexec is 1 */
@@ -65,12 +66,13 @@ static struct {
     module *modules;
     atomic_int pid;                /* of the process that loads, 0 before the first load */
     _Atomic(unsigned char *) mark; /* see own_mark */
-} registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    atomic_uchar generation;       /* of the process that loads, which a fork inherits */
+} registry = {.lock = PTHREAD_MUTEX_INITIALIZER, .generation = 1};
 
-/* A byte that is 1 in the process that asks first. The kernel gives a fork an empty page in its
- * place, so that one tells itself apart even where it has its parent's number: the first process
- * of another PID namespace. NULL where the kernel (before Linux 4.14) cannot. */
-static const volatile unsigned char *own_mark(void) {
+/* A byte that is the generation in the process that asks first. The kernel gives a fork an empty
+ * page in its place, so that one tells itself apart even where it has its parent's number: the
+ * first process of another PID namespace. NULL where the kernel (before Linux 4.14) cannot. */
+static volatile unsigned char *own_mark(void) {
     unsigned char *known = atomic_load(&registry.mark);
     if (known) return known;
     const size_t size = (size_t)sysconf(_SC_PAGESIZE);
@@ -81,15 +83,18 @@ static const volatile unsigned char *own_mark(void) {
         munmap(page, size);
         return NULL;
     }
-    *page = 1;
+    *page = atomic_load(&registry.generation);
     if (atomic_compare_exchange_strong(&registry.mark, &known, page)) return page;
     munmap(page, size);
     return known;
 }
 
 unsigned fti_process_mark(void) {
-    const volatile unsigned char *mark = own_mark();
-    return mark ? *mark : 1;
+    volatile unsigned char *mark = own_mark();
+    if (!mark) return atomic_load(&registry.generation);
+    /* A fork of a process that has loaded nothing may load like any other. */
+    if (*mark == 0 && atomic_load(&registry.pid) == 0) *mark = ++registry.generation;
+    return *mark;
 }
 
 /* A child of fork without exec has the parent's objects without the threads
@@ -97,8 +102,9 @@ unsigned fti_process_mark(void) {
 static ftk_status check_process(ftk_error *err) {
     int self = (int)getpid();
     int owner = 0;
+    bool marked = fti_process_mark() == atomic_load(&registry.generation);
     bool same = atomic_compare_exchange_strong(&registry.pid, &owner, self) || owner == self;
-    if (same && fti_process_mark() == 1) return FTK_OK;
+    if (same && marked) return FTK_OK;
     return fti_fail(
         err, FTK_E_PROVIDER_LOAD,
         "no provider or module is loaded after a bare fork: found process %d, %s %d, wanted the "
@@ -267,12 +273,32 @@ static ftk_status check_link(const char *link, int fd, ftk_error *err) {
         link);
 }
 
+/* The dynamic loader knows objects by name: if somebody has closed our descriptor of another
+ * one, its number, and so its name, can come again, and the other object would be the answer.
+ * So a name is taken that it does not know. */
+static ftk_status choose_link(const char *path, int *fd, char *link, size_t size, ftk_error *err) {
+    for (int tries = 0; tries < DESCRIPTOR_TRIES; tries++) {
+        snprintf(link, size, "/proc/self/fd/%d", *fd);
+        FTI_TRY(check_link(link, *fd, err));
+        void *known = dlopen(link, RTLD_NOW | RTLD_NOLOAD);
+        if (!known) return FTK_OK;
+        dlclose(known); /* one holder less; the object stays */
+        int next = fcntl(*fd, F_DUPFD_CLOEXEC, *fd + 1);
+        if (next < 0) break;
+        close(*fd);
+        *fd = next;
+    }
+    return fti_fail(err, FTK_E_PROVIDER_LOAD,
+                    "'%s' refused: found an object in this process that the dynamic loader takes "
+                    "for it, wanted a file that nobody has loaded; let only the library load it",
+                    path);
+}
+
 /* `failed` is the status where the dynamic loader itself refuses. */
-static ftk_status call_loader(const char *path, int fd, ftk_status failed, void **handle,
+static ftk_status call_loader(const char *path, int *fd, ftk_status failed, void **handle,
                               ftk_error *err) {
     char link[48];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    FTI_TRY(check_link(link, fd, err));
+    FTI_TRY(choose_link(path, fd, link, sizeof link, err));
     *handle = dlopen(link, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (*handle) return FTK_OK;
     const char *text = dlerror();
@@ -458,7 +484,7 @@ static ftk_status load_new(const fti_provider *facts, fti_manifest **manifest, f
     record *r = record_new(facts, err);
     if (!r) return FTK_E_NO_MEMORY;
     void *handle;
-    ftk_status status = call_loader(facts->path, file->fd, FTK_E_PROVIDER_LOAD, &handle, err);
+    ftk_status status = call_loader(facts->path, &file->fd, FTK_E_PROVIDER_LOAD, &handle, err);
     if (status != FTK_OK) {
         record_free(r);
         return status;
@@ -577,7 +603,7 @@ static ftk_status load_module(const char *path, const char *entry, int *fd, modu
     void *handle;
     FTI_TRY(keep_descriptor(path, fd, err));
     /* What a module needs of the system belongs to its device. */
-    FTI_TRY(call_loader(path, *fd, FTK_E_DEVICE_UNAVAILABLE, &handle, err));
+    FTI_TRY(call_loader(path, fd, FTK_E_DEVICE_UNAVAILABLE, &handle, err));
     *fd = -1;
     return find_function(path, handle, entry, &m->entry, err);
 }

@@ -151,7 +151,7 @@ ftk_status fti_search_names(const struct ftk_config *config, size_t **out,
 ftk_status fti_trusted_open(const char *path, ftk_status path_status, ftk_status mode_status,
                             int *fd, ftk_error *err) FTI_WARN_UNUSED;
 
-/* 1 in the process that asked first, 0 in any fork of it, whatever its number. */
+/* Another number in a fork of this process than in itself, whatever its process number. */
 unsigned fti_process_mark(void);
 
 /* Loads a module of this library (a backend) after the checks that a provider's file goes

@@ -213,6 +213,24 @@ static void judges_segments(void **state) {
     expect_copy(&c, FTK_E_PROVIDER_IDENTITY, "note");
 }
 
+/* What the dynamic loader takes the header's word for. */
+static void judges_trusted_segments(void **state) {
+    (void)state;
+    copy c = copy_good();
+    Elf64_Phdr *p = segment(&c, PT_GNU_RELRO);
+    p->p_vaddr = 0;
+    p->p_memsz = UINT64_C(1) << 40;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "PT_GNU_RELRO");
+    c = copy_good();
+    p = segment(&c, PT_GNU_RELRO);
+    p->p_memsz = UINT64_MAX;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "PT_GNU_RELRO");
+    c = copy_good();
+    p = segment(&c, PT_GNU_EH_FRAME);
+    p->p_type = PT_PHDR;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "PT_PHDR");
+}
+
 static void judges_load_segments(void **state) {
     (void)state;
     copy c = copy_good();
@@ -608,6 +626,7 @@ int main(void) {
         cmocka_unit_test(refuses_headers),
         cmocka_unit_test(ignores_sections),
         cmocka_unit_test(judges_segments),
+        cmocka_unit_test(judges_trusted_segments),
         cmocka_unit_test(judges_load_segments),
         cmocka_unit_test(refuses_dynamic_entries),
         cmocka_unit_test(refuses_broken_tables),

@@ -1070,6 +1070,34 @@ static void after_fork(void **state) {
     expect_refusal_in_a_child(getpid());
 }
 
+/* Somebody has closed our descriptor, so that its number comes again for another file: the
+ * dynamic loader must not take one for the other by its name. */
+static void a_new_file_under_an_old_number(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    const fti_provider *first = resolve("testarch");
+    assert_int_equal(close(atoi(watched.file + strlen("/proc/self/fd/"))), 0);
+    rename_evil_over();
+    const fti_provider *second = resolve("testarch");
+    assert_ptr_not_equal(second->table->match, first->table->match);
+    assert_int_equal(runs_of("good"), 1);
+    assert_int_equal(runs_of("evil"), 1);
+}
+
+/* Nothing was loaded before the fork, though the mark was asked for. */
+static int load_in_a_fork(void) {
+    unsigned mark = fti_process_mark();
+    pid_t child = fork();
+    if (child == 0) {
+        const fti_provider *p = NULL;
+        bool other = fti_process_mark() != mark;
+        _exit(resolve_pair("testarch", "gguf", &p, NULL) == FTK_OK && other ? 0 : 1);
+    }
+    int status = -1;
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
 /* As a kernel does whose vm.memfd_noexec forbids them. */
 static bool refuse_memory_files(void) {
     struct sock_filter filter[] = {
@@ -1105,6 +1133,7 @@ static int as_child(const char *what, const char *folder) {
     }
     struct rlimit limit = {64, 64};
     if (strcmp(what, "fewfiles") == 0 && setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+    if (strcmp(what, "forked") == 0) return load_in_a_fork();
     ftk_status status = resolve_pair("testarch", "gguf", &p, &err);
     if (strcmp(what, "secure") == 0) return status != FTK_E_PROVIDER_SECURE_EXEC || p;
     if (strcmp(what, "nomemfd") == 0)
@@ -1152,6 +1181,13 @@ static void with_few_descriptors(void **state) {
     (void)state;
     install("good");
     expect_child("/proc/self/exe", "fewfiles");
+    assert_int_equal(runs_of("good"), 1);
+}
+
+static void a_fork_before_any_load(void **state) {
+    (void)state;
+    install("good");
+    expect_child("/proc/self/exe", "forked");
     assert_int_equal(runs_of("good"), 1);
 }
 
@@ -1219,6 +1255,8 @@ int main(int argc, char **argv) {
         CASE(names_that_are_found_twice_are_said),
         CASE(errors_may_be_unwanted),
         CASE(after_fork),
+        CASE(a_new_file_under_an_old_number),
+        CASE(a_fork_before_any_load),
         CASE(without_proc),
         CASE(without_memory_files),
         CASE(with_few_descriptors),
