@@ -334,11 +334,11 @@ static ftk_status run_share(const work *w, const share *s, const fti_bench_varia
     const ftk_op_quantize quantize = {
         {w->x, w->packed, w->lab->sizes.cols, w->inputs, w->lab->sizes.cols, s->formats, 0}};
     FTI_TRY(v->backend->operators->quantize(v->stream, &quantize));
-    FTI_TRY(v->backend->ops->stream_sync(v->stream));
+    FTI_TRY(v->backend->ops->stream_sync(v->stream, NULL));
     double start = fti_bench_seconds();
     for (uint64_t call = 0; call < s->calls; call++)
         FTI_TRY((w->what->grouped ? call_grouped : call_matmul)(w, s, v, &quantize.act, call));
-    FTI_TRY(v->backend->ops->stream_sync(v->stream));
+    FTI_TRY(v->backend->ops->stream_sync(v->stream, NULL));
     *seconds += fti_bench_seconds() - start;
     return FTK_OK;
 }

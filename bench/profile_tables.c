@@ -69,6 +69,7 @@ TIMED(swiglu, ftk_op_swiglu)
 TIMED(combine, ftk_op_combine)
 TIMED(gather_rows, ftk_op_gather_rows)
 TIMED(scale, ftk_op_scale)
+TIMED(ensure, ftk_op_ensure)
 
 static ftk_status timed_matmul(ftk_stream *stream, const ftk_op_matmul *op) {
     double begin = fti_bench_seconds();
@@ -121,6 +122,7 @@ static const ftk_if_operators *time_operators(const ftk_if_operators *real) {
     shim.timed_operators.combine = timed_combine;
     shim.timed_operators.gather_rows = timed_gather_rows;
     shim.timed_operators.scale = timed_scale;
+    shim.timed_operators.ensure = timed_ensure;
     return &shim.timed_operators;
 }
 

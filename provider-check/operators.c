@@ -97,6 +97,7 @@ OPERATOR(grouped_matmul,
 OPERATOR(swiglu, {op->y, extent(op->rows, op->y_stride, op->n), true})
 OPERATOR(combine, {op->y, extent(op->rows, op->stride, op->n), true})
 OPERATOR(gather_rows, {op->y, extent(op->count, op->y_stride, op->n), true})
+OPERATOR(ensure, {NULL, 0, false})
 OPERATOR(scale, {op->y, extent(op->rows, op->y_stride, op->n), true})
 
 static ftk_status quantize(ftk_stream *stream, const ftk_op_quantize *op) {
@@ -163,8 +164,9 @@ const ftk_if_operators fti_pc_operators = {
     .combine = combine,
     .gather_rows = gather_rows,
     .scale = scale,
+    .ensure = ensure,
 };
-_Static_assert(sizeof(ftk_if_operators) == 8 + 15 * sizeof(void *), "an operator is not watched");
+_Static_assert(sizeof(ftk_if_operators) == 8 + 16 * sizeof(void *), "an operator is not watched");
 
 /* ---- "kernels" ---- */
 

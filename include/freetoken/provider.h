@@ -103,7 +103,12 @@ typedef struct ftk_weight {
 
 /* One part (gate, up, down, ...) of the experts of one layer: expert e's
  * matrix starts at base + slot(e) * expert_stride, slot(e) being e when `slots`
- * is NULL and slots[e] otherwise. Device addresses. Only the core makes views. */
+ * is NULL and slots[e] otherwise. Device addresses. Only the core makes views.
+ *
+ * Where `slots` is not NULL there are fewer slots than experts, slots[e] is -1 for an expert
+ * that lies elsewhere, and what it says changes while a step runs: operators->ensure brings what
+ * a step needs, and only operators->grouped_matmul reads such a bank. A provider's own kernel
+ * may read a bank without `slots`. */
 typedef struct ftk_bank_view {
     uint32_t struct_size;
     uint32_t type;
@@ -383,10 +388,23 @@ typedef struct ftk_op_route {
     const float *logits; /* [rows][logits_stride] */
     uint64_t logits_stride;
     ftk_routing routing;
+    /* The step's, or NULL: rows that are padding get experts and weights, but no place among
+     * the pairs, so that nothing is fetched or multiplied for them. */
+    const int32_t *row_sequence;
 } ftk_op_route;
 
-/* y[pair] = bank[expert of pair] . act[pair / act_divisor]: act_divisor is
- * `used` when activations are per row, 1 when they are per pair. */
+/* Brings the experts of a layer that its routing names to where grouped_matmul reads them.
+ * Called once for each layer and routing, after route and before the first grouped_matmul of the
+ * layer; what needs no routed expert (a shared one) is best put between, since what is missing
+ * comes meanwhile. The layer's grouped_matmuls must all have been called before the next ensure.
+ * Nothing happens where the bank has no `slots`. */
+typedef struct ftk_op_ensure {
+    const ftk_bank_view *bank; /* any part of the layer: it stands for all of them */
+    ftk_routing routing;
+} ftk_op_ensure;
+
+/* y[pair] = bank[expert of pair] . act[pair / act_divisor], for every pair that the routing
+ * lists: act_divisor is `used` when activations are per row, 1 when they are per pair. */
 typedef struct ftk_op_grouped_matmul {
     const ftk_bank_view *bank;
     ftk_activation act;
@@ -475,6 +493,7 @@ typedef struct ftk_if_operators {
     ftk_status (*combine)(ftk_stream *, const ftk_op_combine *);
     ftk_status (*gather_rows)(ftk_stream *, const ftk_op_gather_rows *);
     ftk_status (*scale)(ftk_stream *, const ftk_op_scale *);
+    ftk_status (*ensure)(ftk_stream *, const ftk_op_ensure *);
 } ftk_if_operators;
 
 /*

@@ -393,13 +393,23 @@ static void full_mixer(pass *p, const qwen36_layer *l, const ftk_activation *a) 
     project(p, l, T_O, &o, p->w.x, FTK_MATMUL_ACCUMULATE);
 }
 
+static void route(pass *p, const qwen36_layer *l, const ftk_activation *f) {
+    const qwen36_config *c = &p->m->config;
+    ftk_op_route route = {
+        .logits = p->w.router,
+        .logits_stride = c->experts,
+        .routing = p->w.routing,
+        .row_sequence = p->step->row_sequence,
+    };
+    ftk_op_ensure ensure = {l->experts[B_GATE], p->w.routing};
+    project(p, l, T_ROUTER, f, p->w.router, 0);
+    ENQUEUE(p, p->m->ops->route(p->step->stream, &route));
+    ENQUEUE(p, p->m->ops->ensure(p->step->stream, &ensure));
+}
+
 static void routed_experts(pass *p, const qwen36_layer *l, const ftk_activation *f) {
     const qwen36_config *c = &p->m->config;
     uint64_t pairs = (uint64_t)p->step->rows * c->used_experts;
-    project(p, l, T_ROUTER, f, p->w.router, 0);
-    ftk_op_route route = {
-        .logits = p->w.router, .logits_stride = c->experts, .routing = p->w.routing};
-    ENQUEUE(p, p->m->ops->route(p->step->stream, &route));
     grouped(p, l, B_GATE, f, p->w.gate, c->used_experts);
     grouped(p, l, B_UP, f, p->w.up, c->used_experts);
     swiglu(p, p->w.gate, p->w.up, pairs, c->expert_ff);
@@ -424,8 +434,9 @@ static void moe(pass *p, const qwen36_layer *l) {
     norm(p, p->w.x, l->w[T_POST_NORM], p->w.normed, p->step->rows);
     ftk_activation f = quantize(p, p->w.normed, p->w.normed_packed, p->step->rows, c->hidden,
                                 l->moe_formats);
+    route(p, l, &f);
+    shared_expert(p, l, &f); /* while what the routing lacks is on its way */
     routed_experts(p, l, &f);
-    shared_expert(p, l, &f);
     ftk_op_combine combine = {.contributions = p->w.contributions,
                               .weights = p->w.routing.weights,
                               .shared = p->w.shared,

@@ -11,6 +11,7 @@
 #ifndef FTI_BACKEND_H
 #define FTI_BACKEND_H
 
+#include "backend/bank_pool.h"
 #include "core/base.h"
 #include "freetoken/device/quant.h"
 
@@ -72,6 +73,9 @@ typedef struct fti_backend_ops {
                         ftk_error *err);
     void (*release)(fti_backend *, void *memory, uint64_t bytes);
     uint64_t (*memory_used)(const fti_backend *);
+    /* Views of the pool's banks are run through it from now on, until it is detached. */
+    ftk_status (*bank_attach)(fti_backend *, fti_bank_pool *pool, ftk_error *err);
+    void (*bank_detach)(fti_backend *, fti_bank_pool *pool);
     /* Makes mapped file bytes readable by operators without a copy, if the
      * backend can: then *out is the device address. FTK_E_UNSUPPORTED if it
      * must be copied. */
@@ -79,8 +83,9 @@ typedef struct fti_backend_ops {
 
     ftk_status (*stream_create)(fti_backend *, ftk_stream **out, ftk_error *err);
     void (*stream_destroy)(ftk_stream *);
-    /* Waits for everything on the stream; the first failure since the last sync. */
-    ftk_status (*stream_sync)(ftk_stream *);
+    /* Waits for everything on the stream; the first failure since the last sync, of which the
+     * record says what it was where the backend knows. */
+    ftk_status (*stream_sync)(ftk_stream *, ftk_error *err);
     /* Since the stream was made; after a sync all work put on it is counted. */
     void (*stream_counts)(const ftk_stream *, fti_stream_counts *out);
 

@@ -11,6 +11,7 @@ struct fti_bank_pool {
     fti_residency_plan plan;
     fti_mover mover;
     uint32_t parts;
+    fti_bank_memory memory[FTI_BANK_MAX_PARTS];
     uint64_t *tickets; /* [parts][slots] of the last copy into each, 0: there was none */
     part_progress progress[FTI_BANK_MAX_PARTS];
     fti_bank_counts *counts; /* [layers] */
@@ -29,6 +30,7 @@ ftk_status fti_bank_pool_create(const fti_bank_desc *d, fti_bank_pool **out, ftk
     if (!p) return fti_no_memory(err, sizeof *p, "an expert pool");
     p->parts = d->parts;
     p->mover = d->mover;
+    memcpy(p->memory, d->part_memory, sizeof p->memory);
     p->tickets = fti_calloc((size_t)d->parts * d->slots, sizeof *p->tickets);
     p->plan.entries = fti_calloc(d->experts, sizeof *p->plan.entries);
     p->counts = fti_calloc(d->layers, sizeof *p->counts);
@@ -53,6 +55,22 @@ void fti_bank_pool_destroy(fti_bank_pool *p) {
     fti_free(p);
 }
 
+bool fti_bank_find(const fti_bank_pool *p, const int32_t *slots, const void *base, uint32_t *layer,
+                   uint32_t *part) {
+    const fti_residency *r = &p->residency;
+    uintptr_t at = (uintptr_t)slots, first = (uintptr_t)r->slot_of;
+    uint64_t row = r->experts * sizeof *r->slot_of;
+    if (at < first || at - first >= r->layers * row || (at - first) % row) return false;
+    *layer = (uint32_t)((at - first) / row);
+    for (*part = 0; *part < p->parts; ++*part) {
+        const fti_bank_memory *m = &p->memory[*part];
+        if ((uintptr_t)base >= (uintptr_t)m->base &&
+            (uintptr_t)base - (uintptr_t)m->base < m->bytes)
+            return true;
+    }
+    return false;
+}
+
 const fti_residency *fti_bank_residency(const fti_bank_pool *p) {
     return &p->residency;
 }
@@ -67,15 +85,10 @@ uint32_t fti_bank_layer(const fti_bank_pool *p) {
 
 /* ---- copies ---- */
 
-/* An older copy into the same place may still be under way, for an expert that was given up
- * before anybody asked for it; how it ends does not matter any more. */
 static ftk_status start_copy(fti_bank_pool *p, uint32_t part, uint32_t i, ftk_error *err) {
     const fti_residency_entry *entry = &p->plan.entries[i];
-    uint64_t *ticket = ticket_at(p, part, entry->slot);
-    if (*ticket) (void)p->mover.ops->wait(p->mover.self, *ticket, NULL);
-    *ticket = 0;
     return p->mover.ops->start(p->mover.self, p->plan.layer, (uint32_t)entry->expert, part,
-                               (uint32_t)entry->slot, ticket, err);
+                               (uint32_t)entry->slot, ticket_at(p, part, entry->slot), err);
 }
 
 /* Begins the copies of a part as far as the ring has room for them. */

@@ -35,8 +35,15 @@ typedef struct fti_mover {
     void *self;
 } fti_mover;
 
+/* Where the slots of a part lie. */
+typedef struct fti_bank_memory {
+    void *base;
+    uint64_t bytes;
+} fti_bank_memory;
+
 typedef struct fti_bank_desc {
     uint32_t layers, experts, slots, parts;
+    fti_bank_memory part_memory[FTI_BANK_MAX_PARTS];
     int32_t *memory; /* fti_residency_elements(layers, experts, slots), the caller's */
     fti_mover mover;
 } fti_bank_desc;
@@ -61,6 +68,10 @@ ftk_status fti_bank_pool_create(const fti_bank_desc *desc, fti_bank_pool **out, 
 /* Waits for the copies that are under way. */
 void fti_bank_pool_destroy(fti_bank_pool *pool);
 
+/* The layer and part that a view with these `slots` and this `base` shows; false: it is none of
+ * this pool's. */
+bool fti_bank_find(const fti_bank_pool *pool, const int32_t *slots, const void *base,
+                   uint32_t *layer, uint32_t *part);
 const fti_residency *fti_bank_residency(const fti_bank_pool *pool);
 const fti_bank_counts *fti_bank_counts_of(const fti_bank_pool *pool, uint32_t layer);
 

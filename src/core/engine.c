@@ -415,7 +415,7 @@ static bool is_ours(const ftk_engine *e) {
 void ftk_engine_close(ftk_engine *e) {
     if (!e || !is_ours(e)) return;
     fti_service_destroy(e);
-    if (e->stream) (void)e->backend->ops->stream_sync(e->stream);
+    if (e->stream) (void)e->backend->ops->stream_sync(e->stream, NULL);
     if (e->model) e->provider->table->destroy(e->model);
     for (size_t i = 0; i < e->graph_count; i++) e->backend->ops->graph_destroy(e->graphs[i].graph);
     if (e->backend) fti_release_memory(e);

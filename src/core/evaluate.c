@@ -47,7 +47,7 @@ static ftk_status read_taps(evaluation *v, uint32_t rows, ftk_error *err) {
     const fti_backend_ops *ops = v->e->backend->ops;
     uint64_t bytes = (uint64_t)rows * v->e->info.layers * v->e->info.hidden * sizeof(float);
     ftk_status status = ops->download(v->e->stream, v->taps.host, v->taps.device, bytes);
-    if (status == FTK_OK) status = ops->stream_sync(v->e->stream);
+    if (status == FTK_OK) status = ops->stream_sync(v->e->stream, NULL);
     return status == FTK_OK ? FTK_OK : fti_fail(err, status, "reading layer outputs failed");
 }
 

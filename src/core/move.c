@@ -77,7 +77,7 @@ static ftk_status move_all(ftk_engine *e, bool out, const fti_swap *swap, const 
     for (uint32_t i = 0; status == FTK_OK && i < page_count; i++)
         status = move_page(e, out, swap->memory + (uint64_t)units[i] * swap->unit_bytes, pages[i]);
     if (status == FTK_OK) status = move_state(e, out, swap, units + page_count, slot);
-    if (status == FTK_OK) status = e->backend->ops->stream_sync(e->stream);
+    if (status == FTK_OK) status = e->backend->ops->stream_sync(e->stream, NULL);
     return status;
 }
 

@@ -336,7 +336,7 @@ static ftk_status copy_pieces(ftk_engine *e, uint64_t tensor, uint64_t offset, u
     for (uint64_t i = 0; status == FTK_OK && i < count; i++)
         status = e->backend->ops->upload(e->stream, (char *)block->memory + i * bytes,
                                          from + i * stride, bytes);
-    if (status == FTK_OK) status = e->backend->ops->stream_sync(e->stream);
+    if (status == FTK_OK) status = e->backend->ops->stream_sync(e->stream, NULL);
     if (status == FTK_OK) return FTK_OK;
     return fti_fail(err, status, "copying weights to the device failed");
 }

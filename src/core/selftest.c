@@ -138,7 +138,7 @@ static ftk_status enqueue(const machine *m, const fti_problem_kind *kind, const 
     ftk_status ended = ops->capture_end(m->stream, &graph, err);
     if (status == FTK_OK) status = ended;
     if (status == FTK_OK) status = ops->graph_launch(m->stream, graph);
-    if (status == FTK_OK) status = ops->stream_sync(m->stream);
+    if (status == FTK_OK) status = ops->stream_sync(m->stream, NULL);
     if (graph) ops->graph_destroy(graph);
     return status;
 }
@@ -152,7 +152,7 @@ static ftk_status solve(const machine *m, const fti_problem_kind *kind, const ft
     if (status == FTK_OK) status = enqueue(m, kind, p, device, err);
     if (status == FTK_OK)
         status = ops->download(m->stream, out, (const uint8_t *)device + p->out, p->out_bytes);
-    ftk_status synced = ops->stream_sync(m->stream);
+    ftk_status synced = ops->stream_sync(m->stream, NULL);
     ops->release(m->backend, device, p->bytes);
     return status == FTK_OK ? synced : status;
 }

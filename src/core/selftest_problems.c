@@ -212,7 +212,7 @@ static ftk_status run_experts(const fti_problem *p, const ftk_if_operators *op, 
                               uint8_t *base) {
     float *y;
     const ftk_op_route route = {floats_at(base, p->x2), EXPERTS,
-                                routing_at(p, base, USED, EXPERTS, &y)};
+                                routing_at(p, base, USED, EXPERTS, &y), NULL};
     const ftk_bank_view bank = {(uint32_t)sizeof bank,
                                 p->type,
                                 FTK_LAYOUT_RAW,
@@ -357,7 +357,7 @@ static ftk_status run_route(const fti_problem *p, const ftk_if_operators *op, ft
                             uint8_t *base) {
     float *end;
     const ftk_op_route route = {floats_at(base, p->x), p->cols,
-                                routing_at(p, base, p->rows, p->cols, &end)};
+                                routing_at(p, base, p->rows, p->cols, &end), NULL};
     return op->route(stream, &route);
 }
 

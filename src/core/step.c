@@ -127,12 +127,14 @@ static ftk_status run_eager(ftk_engine *e, const step_shape *shape, float *layer
 static ftk_status read_logits(ftk_engine *e, uint32_t count, uint32_t rows, ftk_error *err) {
     const fti_backend_ops *ops = e->backend->ops;
     ftk_status status = FTK_OK;
+    ftk_error inner = FTK_ERROR_INIT;
     if (count)
         status = ops->download(e->stream, e->buffers.host_logits, e->buffers.logits.memory,
                                (uint64_t)count * e->info.vocabulary * sizeof(float));
-    if (status == FTK_OK) status = ops->stream_sync(e->stream);
+    if (status == FTK_OK) status = ops->stream_sync(e->stream, &inner);
     if (status == FTK_OK) return FTK_OK;
-    return fti_fail(err, status, "a step of %u rows failed on the %s backend", rows, ops->name);
+    return fti_fail(err, status, "a step of %u rows failed on the %s backend%s%-s", rows, ops->name,
+                    inner.message[0] ? ": " : "", inner.message);
 }
 
 ftk_status fti_run_step(ftk_engine *e, const fti_sequence *sequences, uint32_t count, float *layers,

@@ -175,10 +175,14 @@
     FIELD(ftk_routing, used, 36, 4) \
     FIELD(ftk_routing, expert_count, 40, 4) \
     FIELD(ftk_routing, reserved0, 44, 4) \
-    SIZE(ftk_op_route, 64) \
+    SIZE(ftk_op_route, 72) \
     FIELD(ftk_op_route, logits, 0, 8) \
     FIELD(ftk_op_route, logits_stride, 8, 8) \
     FIELD(ftk_op_route, routing, 16, 48) \
+    FIELD(ftk_op_route, row_sequence, 64, 8) \
+    SIZE(ftk_op_ensure, 56) \
+    FIELD(ftk_op_ensure, bank, 0, 8) \
+    FIELD(ftk_op_ensure, routing, 8, 48) \
     SIZE(ftk_op_grouped_matmul, 120) \
     FIELD(ftk_op_grouped_matmul, bank, 0, 8) \
     FIELD(ftk_op_grouped_matmul, act, 8, 40) \
@@ -227,7 +231,7 @@
     FIELD(ftk_op_scale, n, 52, 4) \
     FIELD(ftk_op_scale, factor_count, 56, 4) \
     FIELD(ftk_op_scale, required, 60, 4) \
-    SIZE(ftk_if_operators, 128) \
+    SIZE(ftk_if_operators, 136) \
     FIELD(ftk_if_operators, struct_size, 0, 4) \
     FIELD(ftk_if_operators, level, 4, 4) \
     FIELD(ftk_if_operators, activation_format, 8, 8) \
@@ -245,6 +249,7 @@
     FIELD(ftk_if_operators, combine, 104, 8) \
     FIELD(ftk_if_operators, gather_rows, 112, 8) \
     FIELD(ftk_if_operators, scale, 120, 8) \
+    FIELD(ftk_if_operators, ensure, 128, 8) \
     SIZE(ftk_cpu_launch, 48) \
     FIELD(ftk_cpu_launch, struct_size, 0, 4) \
     FIELD(ftk_cpu_launch, args_bytes, 4, 4) \

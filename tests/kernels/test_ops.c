@@ -148,9 +148,9 @@ static void ref_route(const float *logits, uint32_t n, uint32_t used, int32_t *e
     free(p);
 }
 
-static void check_groups(const ftk_routing *r) {
+static void check_groups(const ftk_routing *r, uint32_t real_rows) {
     assert_int_equal(r->offsets[0], 0);
-    assert_int_equal(r->offsets[r->expert_count], r->rows * r->used);
+    assert_int_equal(r->offsets[r->expert_count], real_rows * r->used);
     for (uint32_t e = 0; e < r->expert_count; e++) {
         assert_true(r->offsets[e] <= r->offsets[e + 1]);
         for (int32_t i = r->offsets[e]; i < r->offsets[e + 1]; i++) {
@@ -158,6 +158,22 @@ static void check_groups(const ftk_routing *r) {
             if (i > r->offsets[e]) assert_true(r->pairs[i] > r->pairs[i - 1]);
         }
     }
+}
+
+/* Every third row is padding: none of its pairs is listed. */
+static void route_leaves_out_padding(rig *r, ftk_op_route *op) {
+    int32_t sequence[70];
+    uint32_t real = 0;
+    for (uint32_t i = 0; i < op->routing.rows; i++) {
+        sequence[i] = i % 3 == 1 ? -1 : (int32_t)i;
+        real += sequence[i] >= 0;
+    }
+    op->row_sequence = sequence;
+    assert_int_equal(r->op->route(r->stream, op), FTK_OK);
+    check_groups(&op->routing, real);
+    for (uint32_t i = 0; i < real * op->routing.used; i++)
+        assert_true(sequence[(uint32_t)op->routing.pairs[i] / op->routing.used] >= 0);
+    op->row_sequence = NULL;
 }
 
 static void route_case(rig *r, uint32_t rows, uint32_t n, uint32_t used, float coarse) {
@@ -171,7 +187,7 @@ static void route_case(rig *r, uint32_t rows, uint32_t n, uint32_t used, float c
         logits[i] = coarse > 0 ? floorf(v / coarse) * coarse : v; /* coarse: many ties */
     }
     ftk_op_route op = {
-        logits, stride, {g[0].data, g[1].data, g[2].data, g[3].data, rows, used, n, 0}};
+        logits, stride, {g[0].data, g[1].data, g[2].data, g[3].data, rows, used, n, 0}, NULL};
     assert_int_equal(r->op->route(r->stream, &op), FTK_OK);
     for (uint32_t i = 0; i < rows; i++) {
         int32_t experts[32];
@@ -180,7 +196,8 @@ static void route_case(rig *r, uint32_t rows, uint32_t n, uint32_t used, float c
         assert_memory_equal(op.routing.experts + i * used, experts, used * 4);
         assert_same_floats(op.routing.weights + i * used, weights, used, "route weights");
     }
-    check_groups(&op.routing);
+    check_groups(&op.routing, rows);
+    route_leaves_out_padding(r, &op);
     for (size_t i = 0; i < COUNT(g); i++) guarded_free(&g[i]);
     free(logits);
 }
@@ -194,10 +211,10 @@ static void route_survives_nan(rig *r) {
     int32_t offsets[N + 1];
     int32_t pairs[3 * USED];
     for (int i = 0; i < 3 * N; i++) logits[i] = i / N == 1 ? NAN : (float)(i % 7);
-    ftk_op_route op = {logits, N, {experts, weights, offsets, pairs, 3, USED, N, 0}};
+    ftk_op_route op = {logits, N, {experts, weights, offsets, pairs, 3, USED, N, 0}, NULL};
     assert_int_equal(r->op->route(r->stream, &op), FTK_OK);
     for (int k = 0; k < USED; k++) assert_int_equal(experts[USED + k], k);
-    check_groups(&op.routing);
+    check_groups(&op.routing, 3);
     assert_true(weights[0] == weights[0] && weights[2 * USED] == weights[2 * USED]);
     op.routing.used = N + 1;
     assert_int_equal(r->op->route(r->stream, &op), FTK_E_ARGUMENT);

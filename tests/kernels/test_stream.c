@@ -152,7 +152,7 @@ static void copies_of_any_size(void **state) {
         for (uint64_t k = 0; k < sizes[i]; k++) host[k] = (uint8_t)rnd(&seed);
         assert_int_equal(ops(&r)->upload(r.stream, device.data, host, sizes[i]), FTK_OK);
         assert_int_equal(ops(&r)->download(r.stream, back.data, device.data, sizes[i]), FTK_OK);
-        assert_int_equal(ops(&r)->stream_sync(r.stream), FTK_OK);
+        assert_int_equal(ops(&r)->stream_sync(r.stream, NULL), FTK_OK);
         assert_memory_equal(back.data, host, sizes[i]);
         assert_int_equal(ops(&r)->clear(r.stream, device.data, sizes[i]), FTK_OK);
         for (uint64_t k = 0; k < sizes[i]; k++) assert_int_equal(((uint8_t *)device.data)[k], 0);
@@ -232,7 +232,7 @@ static void graph_equals_eager(void **state) {
             fill_pipeline(&eager, seed);
             assert_int_equal(ops(&r)->graph_launch(r.stream, graph), FTK_OK);
             enqueue_pipeline(&r, r.stream, &eager);
-            assert_int_equal(ops(&r)->stream_sync(r.stream), FTK_OK);
+            assert_int_equal(ops(&r)->stream_sync(r.stream, NULL), FTK_OK);
             assert_memory_equal(captured.host_out, eager.host_out, sizeof eager.host_out);
             assert_int_equal(eager.host_out[0], 4 * eager.host_in[0]);
             assert_same_floats(captured.y, eager.y, N, "replayed norm");
@@ -276,7 +276,7 @@ static void illegal_acts_invalidate_a_capture(void **state) {
     capture_must_fail(&r, "refused arguments");
 
     assert_int_equal(ops(&r)->capture_begin(r.stream), FTK_OK);
-    assert_int_equal(ops(&r)->stream_sync(r.stream), FTK_E_STATE);
+    assert_int_equal(ops(&r)->stream_sync(r.stream, NULL), FTK_E_STATE);
     capture_must_fail(&r, "stream_sync");
 
     assert_int_equal(ops(&r)->capture_begin(r.stream), FTK_OK);

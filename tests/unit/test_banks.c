@@ -118,16 +118,19 @@ typedef struct rig {
 
 static void setup(rig *r, uint32_t layers, uint32_t experts, uint32_t slots, uint32_t parts,
                   uint64_t seed) {
-    *r = (rig){.device = {.layers = layers,
-                          .experts = experts,
-                          .slots = slots,
-                          .parts = parts,
-                          .seed = seed}};
+    *r = (rig){
+        .device = {
+            .layers = layers, .experts = experts, .slots = slots, .parts = parts, .seed = seed}};
     r->device.memory = calloc((size_t)parts * slots, sizeof *r->device.memory);
     r->device.pending = calloc((size_t)parts * slots + 1, sizeof *r->device.pending);
     r->memory = calloc(fti_residency_elements(layers, experts, slots), sizeof *r->memory);
     r->offsets = calloc(experts + 1, sizeof *r->offsets);
-    const fti_bank_desc desc = {layers, experts, slots, parts, r->memory, {&late, &r->device}};
+    const fti_bank_desc desc = {.layers = layers,
+                                .experts = experts,
+                                .slots = slots,
+                                .parts = parts,
+                                .memory = r->memory,
+                                .mover = {&late, &r->device}};
     assert_int_equal(fti_bank_pool_create(&desc, &r->pool, NULL), FTK_OK);
 }
 

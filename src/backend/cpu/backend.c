@@ -152,7 +152,9 @@ static const char *operator_variant(const fti_backend *backend, size_t i, uint32
 
 void fti_cpu_count(fti_stream_counts *counts, ftk_cpu_kernel function, uint64_t items) {
     size_t i = 0;
-    if (function == fti_cpu_scale) return; /* the same for every instruction set */
+    /* The same for every instruction set. */
+    if (function == fti_cpu_scale || function == fti_cpu_ensure) return;
+    if (function == fti_cpu_multiply_slots) return; /* which counts what it multiplies with */
     while (i < FTI_COUNT(tables) && !in_table(tables[i].kernels, function)) i++;
     if (i == FTI_COUNT(tables)) {
         counts->provider++;
@@ -195,6 +197,8 @@ static const fti_backend_ops cpu_ops = {
     .alloc = alloc,
     .release = release,
     .memory_used = memory_used,
+    .bank_attach = fti_cpu_bank_attach,
+    .bank_detach = fti_cpu_bank_detach,
     .adopt = adopt,
     .stream_create = fti_cpu_stream_create,
     .stream_destroy = fti_cpu_stream_destroy,

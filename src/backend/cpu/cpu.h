@@ -15,6 +15,8 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/pool.h"
 
+#define FTI_CPU_MAX_BANKS 64u
+
 typedef struct fti_cpu_backend {
     fti_backend base; /* first: the address of both is the same */
     fti_pool *pool;
@@ -22,6 +24,8 @@ typedef struct fti_cpu_backend {
     uint32_t kernel_mask;
     bool float_numerics;
     atomic_ullong memory_used;
+    fti_bank_pool *banks[FTI_CPU_MAX_BANKS];
+    uint32_t bank_count;
 } fti_cpu_backend;
 
 /* ---- backend.c ---- */
@@ -39,12 +43,20 @@ fti_cpu_backend *fti_cpu_stream_backend(ftk_stream *stream);
 ftk_status fti_cpu_enqueue(ftk_stream *stream, ftk_cpu_kernel function, const void *args,
                            size_t args_bytes, uint64_t items, uint64_t grain);
 
+/* A kernel that work of the stream runs by itself. */
+void fti_cpu_stream_count(ftk_stream *stream, ftk_cpu_kernel function, uint64_t items);
+
+/* Work on the stream has failed: the first such failure is kept for the next sync, and what
+ * depends on it may leave out its part. */
+void fti_cpu_stream_fail(ftk_stream *stream, const ftk_error *failure);
+bool fti_cpu_stream_failed(const ftk_stream *stream);
+
 /* Answers a refused call: FTK_E_ARGUMENT; a capture in progress becomes invalid. */
 ftk_status fti_cpu_refuse(ftk_stream *stream);
 
 ftk_status fti_cpu_stream_create(fti_backend *backend, ftk_stream **out, ftk_error *err);
 void fti_cpu_stream_destroy(ftk_stream *stream);
-ftk_status fti_cpu_stream_sync(ftk_stream *stream);
+ftk_status fti_cpu_stream_sync(ftk_stream *stream, ftk_error *err);
 void fti_cpu_stream_counts(const ftk_stream *stream, fti_stream_counts *out);
 ftk_status fti_cpu_copy(ftk_stream *stream, void *to, const void *from, uint64_t bytes);
 ftk_status fti_cpu_clear(ftk_stream *stream, void *to, uint64_t bytes);
@@ -61,6 +73,20 @@ uint64_t fti_cpu_graph_nodes(const fti_graph *graph);
 /* ---- scale.c ---- */
 
 void fti_cpu_scale(const void *args, uint64_t begin, uint64_t end); /* ftk_op_scale; item: row */
+
+/* ---- slots.c ---- */
+
+ftk_status fti_cpu_bank_attach(fti_backend *backend, fti_bank_pool *pool, ftk_error *err);
+void fti_cpu_bank_detach(fti_backend *backend, fti_bank_pool *pool);
+/* `offsets` are read when the work runs. */
+ftk_status fti_cpu_enqueue_ensure(ftk_stream *stream, const ftk_bank_view *view,
+                                  const int32_t *offsets);
+/* The product over rows of every expert, as they come; product->expert.data is slot 0. */
+ftk_status fti_cpu_enqueue_slots(ftk_stream *stream, const ftk_bank_view *view,
+                                 const fti_cpu_grouped *product, uint64_t rows, uint64_t grain);
+/* Commands of one item, which run on the stream's thread and use the pool themselves. */
+void fti_cpu_ensure(const void *args, uint64_t begin, uint64_t end);
+void fti_cpu_multiply_slots(const void *args, uint64_t begin, uint64_t end);
 
 /* ---- operators.c ---- */
 

@@ -8,6 +8,7 @@
 #define FTI_CPU_KERNELS_H
 
 #include "core/base.h"
+#include "sched/residency.h"
 
 #define FTI_CPU_MAX_HEAD_DIM  512u  /* of keys, values and rotary parts */
 #define FTI_CPU_MAX_EXPERTS   1024u /* of one layer */
@@ -51,12 +52,14 @@ typedef struct fti_cpu_matmul {
 typedef struct fti_cpu_grouped {
     fti_cpu_matrix expert; /* data: of slot 0 */
     uint64_t expert_stride;
-    const int32_t *slots;
+    /* Those experts alone, in these slots; NULL: all that have pairs, each in that of its id. */
+    const fti_residency_entry *list;
     const int32_t *offsets;
     const int32_t *pairs;
     fti_cpu_inputs in;
     float *y;
     uint64_t y_stride;
+    uint32_t listed;
     uint32_t experts;
     uint32_t divisor;
     bool as_float;
@@ -117,7 +120,7 @@ typedef struct fti_cpu_kernels {
     ftk_cpu_kernel kv_append;      /* fti_cpu_kv_append */
     ftk_cpu_kernel attention;      /* fti_cpu_attention */
     ftk_cpu_kernel route;          /* ftk_op_route; item: row */
-    ftk_cpu_kernel group;          /* ftk_routing; one item: fills offsets and pairs */
+    ftk_cpu_kernel group;          /* ftk_op_route; one item: fills offsets and pairs */
     ftk_cpu_kernel grouped_matmul; /* fti_cpu_grouped */
     ftk_cpu_kernel swiglu;         /* ftk_op_swiglu; item: row */
     ftk_cpu_kernel combine;        /* ftk_op_combine; item: row */

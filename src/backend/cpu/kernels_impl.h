@@ -308,9 +308,8 @@ static void matmul(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static const uint8_t *expert_data(const fti_cpu_grouped *a, uint32_t e) {
-    uint64_t slot = a->slots ? (uint64_t)a->slots[e] : e;
-    return a->expert.data + slot * a->expert_stride;
+static const uint8_t *slot_data(const fti_cpu_grouped *a, int32_t slot) {
+    return a->expert.data + (uint64_t)slot * a->expert_stride;
 }
 
 /* Expert `e` or the first one after it that has pairs; a->experts: there is none. */
@@ -320,11 +319,11 @@ static uint32_t busy_expert(const fti_cpu_grouped *a, uint32_t e) {
 }
 
 /* Rows begin .. end - 1 of one expert, for all of its pairs; then comes `after`. */
-static void expert_rows(const fti_cpu_grouped *a, uint32_t e, uint64_t begin, uint64_t end,
-                        const uint8_t *after) {
+static void expert_rows(const fti_cpu_grouped *a, uint32_t e, const uint8_t *data, uint64_t begin,
+                        uint64_t end, const uint8_t *after) {
     fti_cpu_matrix expert = a->expert;
     tile t;
-    expert.data = expert_data(a, e);
+    expert.data = data;
     for (int32_t first = a->offsets[e], stop = a->offsets[e + 1]; first < stop;
          first += (int32_t)ROW_TILE) {
         bool last = stop - first <= (int32_t)ROW_TILE;
@@ -339,13 +338,28 @@ static void expert_rows(const fti_cpu_grouped *a, uint32_t e, uint64_t begin, ui
     }
 }
 
+/* Those of a list, which lie in slots. */
+static void listed_experts(const fti_cpu_grouped *a, uint64_t begin, uint64_t end) {
+    for (uint32_t i = 0; i < a->listed; i++) {
+        const fti_residency_entry *entry = &a->list[i];
+        const uint8_t *next = NULL;
+        if (i + 1 < a->listed) next = slot_data(a, entry[1].slot) + begin * a->expert.row_bytes;
+        expert_rows(a, (uint32_t)entry->expert, slot_data(a, entry->slot), begin, end, next);
+    }
+}
+
 static void grouped_matmul(const void *args, uint64_t begin, uint64_t end) {
     const fti_cpu_grouped *a = args;
+    if (a->list) {
+        listed_experts(a, begin, end);
+        return;
+    }
     uint32_t e = busy_expert(a, 0);
     while (e < a->experts) {
         uint32_t next = busy_expert(a, e + 1);
-        expert_rows(a, e, begin, end,
-                    next < a->experts ? expert_data(a, next) + begin * a->expert.row_bytes : NULL);
+        expert_rows(a, e, slot_data(a, (int32_t)e), begin, end,
+                    next < a->experts ? slot_data(a, (int32_t)next) + begin * a->expert.row_bytes
+                                      : NULL);
         e = next;
     }
 }
@@ -485,17 +499,24 @@ static void route(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
+static bool is_real_row(const ftk_op_route *op, uint64_t row) {
+    return !op->row_sequence || op->row_sequence[row] >= 0;
+}
+
 /* Counting sort. While pairs are placed, offsets[e] is the next free place of
  * expert e, in the end the start of e + 1: one shift makes it right again. */
 static void group(const void *args, uint64_t begin, uint64_t end) {
-    const ftk_routing *a = args;
+    const ftk_op_route *op = args;
+    const ftk_routing *a = &op->routing;
     uint64_t pairs = (uint64_t)a->rows * a->used;
     (void)begin;
     (void)end;
     memset(a->offsets, 0, ((size_t)a->expert_count + 1) * sizeof *a->offsets);
-    for (uint64_t i = 0; i < pairs; i++) a->offsets[a->experts[i] + 1]++;
+    for (uint64_t i = 0; i < pairs; i++)
+        if (is_real_row(op, i / a->used)) a->offsets[a->experts[i] + 1]++;
     for (uint32_t e = 0; e < a->expert_count; e++) a->offsets[e + 1] += a->offsets[e];
-    for (uint64_t i = 0; i < pairs; i++) a->pairs[a->offsets[a->experts[i]]++] = (int32_t)i;
+    for (uint64_t i = 0; i < pairs; i++)
+        if (is_real_row(op, i / a->used)) a->pairs[a->offsets[a->experts[i]]++] = (int32_t)i;
     for (uint32_t e = a->expert_count; e > 0; e--) a->offsets[e] = a->offsets[e - 1];
     a->offsets[0] = 0;
 }

@@ -213,12 +213,20 @@ static ftk_status grouped_matmul(ftk_stream *stream, const ftk_op_grouped_matmul
     args.as_float = reads_float(fti_cpu_stream_backend(stream), b->type);
     if (!make_inputs(&op->act, b->type, args.as_float, &args.in)) return fti_cpu_refuse(stream);
     args.expert_stride = b->expert_stride;
-    args.slots = b->slots;
     args.offsets = r->offsets;
     args.pairs = r->pairs;
     args.experts = b->experts;
-    return fti_cpu_enqueue(stream, kernels_of(stream)->grouped_matmul, &args, sizeof args,
-                           r->rows ? b->rows : 0, panel_grain_of(b->cols * r->rows * r->used));
+    uint64_t rows = r->rows ? b->rows : 0, grain = panel_grain_of(b->cols * r->rows * r->used);
+    if (b->slots) return fti_cpu_enqueue_slots(stream, b, &args, rows, grain);
+    return fti_cpu_enqueue(stream, kernels_of(stream)->grouped_matmul, &args, sizeof args, rows,
+                           grain);
+}
+
+static ftk_status ensure(ftk_stream *stream, const ftk_op_ensure *op) {
+    if (!op->bank || !routing_fits(&op->routing) || op->routing.expert_count != op->bank->experts)
+        return fti_cpu_refuse(stream);
+    if (!op->bank->slots) return FTK_OK;
+    return fti_cpu_enqueue_ensure(stream, op->bank, op->routing.offsets);
 }
 
 static ftk_status rope(ftk_stream *stream, const ftk_op_rope *op) {
@@ -284,7 +292,7 @@ static ftk_status route(ftk_stream *stream, const ftk_op_route *op) {
         return fti_cpu_refuse(stream);
     FTI_TRY(fti_cpu_enqueue(stream, kernels_of(stream)->route, op, sizeof *op, r->rows,
                             grain_of((uint64_t)r->expert_count * (r->used + 16u))));
-    return fti_cpu_enqueue(stream, kernels_of(stream)->group, r, sizeof *r, 1, 1);
+    return fti_cpu_enqueue(stream, kernels_of(stream)->group, op, sizeof *op, 1, 1);
 }
 
 static ftk_status swiglu(ftk_stream *stream, const ftk_op_swiglu *op) {
@@ -331,6 +339,7 @@ const ftk_if_operators fti_cpu_operators = {
     .combine = combine,
     .gather_rows = gather_rows,
     .scale = scale,
+    .ensure = ensure,
 };
 
 /* ---- the provider's own kernels ---------------------------------------------------- */

@@ -6,6 +6,7 @@ target_sources(freetoken_objects PRIVATE
     ${CMAKE_CURRENT_LIST_DIR}/operators.c
     ${CMAKE_CURRENT_LIST_DIR}/pool.c
     ${CMAKE_CURRENT_LIST_DIR}/scale.c
+    ${CMAKE_CURRENT_LIST_DIR}/slots.c
     ${CMAKE_CURRENT_LIST_DIR}/stream.c
     ${CMAKE_CURRENT_LIST_DIR}/system.c)
 set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/kernels_c.c PROPERTIES COMPILE_OPTIONS "-O3")

@@ -51,6 +51,7 @@ struct ftk_stream {
     uint32_t index;   /* in the capture */
     clock_vector clock;
     fti_stream_counts counts;
+    ftk_error failure; /* the first since the last sync; FTK_OK: none */
 };
 
 struct fti_event {
@@ -288,8 +289,24 @@ void fti_cpu_stream_destroy(ftk_stream *stream) {
     fti_free(stream);
 }
 
-ftk_status fti_cpu_stream_sync(ftk_stream *stream) {
-    return stream->capture ? illegal(stream, FTK_E_STATE, "stream_sync during a capture") : FTK_OK;
+ftk_status fti_cpu_stream_sync(ftk_stream *stream, ftk_error *err) {
+    if (stream->capture) return illegal(stream, FTK_E_STATE, "stream_sync during a capture");
+    ftk_status status = stream->failure.status;
+    if (status == FTK_OK) return FTK_OK;
+    stream->failure.status = FTK_OK;
+    return fti_fail(err, status, "%-s", stream->failure.message);
+}
+
+void fti_cpu_stream_count(ftk_stream *stream, ftk_cpu_kernel function, uint64_t items) {
+    fti_cpu_count(&stream->counts, function, items);
+}
+
+void fti_cpu_stream_fail(ftk_stream *stream, const ftk_error *failure) {
+    if (stream->failure.status == FTK_OK) stream->failure = *failure;
+}
+
+bool fti_cpu_stream_failed(const ftk_stream *stream) {
+    return stream->failure.status != FTK_OK;
 }
 
 void fti_cpu_stream_counts(const ftk_stream *stream, fti_stream_counts *out) {
