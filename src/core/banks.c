@@ -1,0 +1,142 @@
+/* banks.c: see banks.h. */
+#include "core/banks.h"
+
+#include "core/engine.h"
+
+/* ---- grouping ---- */
+
+static uint64_t part_bytes(const ftk_bank_part *b) {
+    uint32_t elements, bytes;
+    if (!fti_type_block(b->type, &elements, &bytes)) return 0;
+    return b->rows * (b->cols / elements * bytes);
+}
+
+static bool same_geometry(const ftk_bank_part *a, const ftk_bank_part *b) {
+    return a->type == b->type && a->rows == b->rows && a->cols == b->cols &&
+           a->experts == b->experts && a->used == b->used;
+}
+
+/* Entries of one layer, in the order of the plan; at most FTI_BANK_MAX_PARTS are kept. */
+static uint32_t parts_of(const ftk_plan *plan, uint32_t layer, uint64_t *entries) {
+    uint32_t count = 0;
+    for (uint64_t i = 0; i < plan->bank_part_count; i++) {
+        if (fti_plan_bank(plan, i)->layer != layer) continue;
+        if (count < FTI_BANK_MAX_PARTS) entries[count] = i;
+        count++;
+    }
+    return count;
+}
+
+static ftk_status check_layer(const ftk_plan *plan, uint32_t layer, const uint64_t *entries,
+                              uint32_t count, ftk_error *err) {
+    if (count > FTI_BANK_MAX_PARTS)
+        return fti_fail(err, FTK_E_PROVIDER_CONTRACT,
+                        "layer %u has %u expert banks, an engine takes at most %u", layer, count,
+                        FTI_BANK_MAX_PARTS);
+    const ftk_bank_part *first = fti_plan_bank(plan, entries[0]);
+    for (uint32_t p = 1; p < count; p++) {
+        const ftk_bank_part *b = fti_plan_bank(plan, entries[p]);
+        if (b->experts != first->experts || b->used != first->used)
+            return fti_fail(err, FTK_E_PROVIDER_CONTRACT,
+                            "layer %u has banks of %u experts (%u used) and of %u (%u used): its "
+                            "parts must have the same",
+                            layer, first->experts, first->used, b->experts, b->used);
+    }
+    return FTK_OK;
+}
+
+static fti_pool *find_pool(const fti_banks *b, const uint64_t *entries, uint32_t count) {
+    for (uint32_t i = 0; i < b->count; i++) {
+        fti_pool *pool = &b->pools[i];
+        bool same = pool->parts == count;
+        for (uint32_t p = 0; same && p < count; p++)
+            same = same_geometry(fti_plan_bank(b->plan, pool->part[p].plan_index[0]),
+                                 fti_plan_bank(b->plan, entries[p]));
+        if (same) return pool;
+    }
+    return NULL;
+}
+
+static fti_pool *new_pool(fti_banks *b, const uint64_t *entries, uint32_t count, size_t layers) {
+    fti_pool *pool = &b->pools[b->count];
+    const ftk_bank_part *first = fti_plan_bank(b->plan, entries[0]);
+    pool->experts = first->experts;
+    pool->used = first->used;
+    pool->banks = b;
+    pool->model_layers = fti_calloc(layers, sizeof *pool->model_layers);
+    bool complete = pool->model_layers != NULL;
+    b->count++;
+    for (pool->parts = 0; pool->parts < count; pool->parts++) {
+        fti_pool_part *part = &pool->part[pool->parts];
+        part->bytes = part_bytes(fti_plan_bank(b->plan, entries[pool->parts]));
+        part->plan_index = fti_calloc(layers, sizeof *part->plan_index);
+        part->shift = fti_calloc(layers, sizeof *part->shift);
+        complete = complete && part->plan_index && part->shift;
+    }
+    return complete ? pool : NULL;
+}
+
+/* Where the experts of a part lie whole pages apart, all of them have the same shift. */
+static uint64_t shift_of(const fti_banks *b, const ftk_bank_part *p) {
+    uint64_t at = fti_checkpoint_tensor(b->checkpoint, (size_t)p->tensor)->offset + p->offset;
+    bool whole_pages = p->expert_stride % FTI_BANK_PAGE == 0 && at % FTI_WEIGHT_ALIGN == 0;
+    return whole_pages ? at % FTI_BANK_PAGE : 0;
+}
+
+static void add_layer(const fti_banks *b, fti_pool *pool, uint32_t layer, const uint64_t *entries) {
+    for (uint32_t p = 0; p < pool->parts; p++) {
+        pool->part[p].plan_index[pool->layers] = entries[p];
+        pool->part[p].shift[pool->layers] = shift_of(b, fti_plan_bank(b->plan, entries[p]));
+    }
+    pool->model_layers[pool->layers++] = layer;
+}
+
+/* A slot has room for the pages that its expert lies in, however it is shifted. */
+static void size_slots(fti_pool *pool) {
+    pool->slot_bytes = 0;
+    for (uint32_t p = 0; p < pool->parts; p++) {
+        fti_pool_part *part = &pool->part[p];
+        bool shifted = false;
+        for (uint32_t l = 0; l < pool->layers; l++) shifted = shifted || part->shift[l] > 0;
+        part->slot_bytes = (part->bytes + FTI_BANK_PAGE - 1) / FTI_BANK_PAGE * FTI_BANK_PAGE;
+        part->slot_bytes += shifted ? FTI_BANK_PAGE : 0;
+        pool->slot_bytes += part->slot_bytes;
+    }
+}
+
+static uint32_t layer_count(const ftk_plan *plan) {
+    uint32_t most = 0;
+    for (uint64_t i = 0; i < plan->bank_part_count; i++) {
+        uint32_t layer = fti_plan_bank(plan, i)->layer;
+        if (layer != UINT32_MAX && layer >= most) most = layer + 1;
+    }
+    return most;
+}
+
+ftk_status fti_banks_plan(const ftk_plan *plan, const fti_checkpoint *checkpoint, fti_banks *b,
+                          ftk_error *err) {
+    uint32_t layers = layer_count(plan);
+    *b = (fti_banks){.checkpoint = checkpoint, .plan = plan};
+    if (layers == 0) return FTK_OK;
+    b->pools = fti_calloc((size_t)plan->bank_part_count, sizeof *b->pools);
+    if (!b->pools) return fti_no_memory(err, layers * sizeof *b->pools, "the expert pools");
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        uint64_t entries[FTI_BANK_MAX_PARTS];
+        uint32_t count = parts_of(plan, layer, entries);
+        if (count == 0) continue;
+        FTI_TRY(check_layer(plan, layer, entries, count, err));
+        fti_pool *pool = find_pool(b, entries, count);
+        if (!pool) pool = new_pool(b, entries, count, layers);
+        if (!pool) return fti_no_memory(err, layers * sizeof(uint64_t), "the expert pools");
+        add_layer(b, pool, layer, entries);
+    }
+    for (uint32_t i = 0; i < b->count; i++) size_slots(&b->pools[i]);
+    return FTK_OK;
+}
+
+/* ---- memory ---- */
+
+uint64_t fti_pool_bytes(const fti_pool *pool, uint32_t slots) {
+    uint64_t state = fti_residency_elements(pool->layers, pool->experts, slots) * sizeof(int32_t);
+    return slots * pool->slot_bytes + FTI_BANK_PAGE + state;
+}
