@@ -73,6 +73,16 @@ unsigned fti_checkpoint_version(const fti_checkpoint *checkpoint);
 uint64_t fti_checkpoint_file_bytes(const fti_checkpoint *checkpoint);
 uint64_t fti_checkpoint_shard_count(const fti_checkpoint *checkpoint); /* 1: not split */
 
+/* One file of the checkpoint; all of it is valid until close. */
+typedef struct fti_shard {
+    const char *path;
+    const uint8_t *data; /* the mapping */
+    uint64_t bytes;      /* when it was opened */
+    int descriptor;      /* for reading; -1: the checkpoint lies in the caller's memory */
+} fti_shard;
+/* False if there is no such shard. */
+bool fti_checkpoint_shard(const fti_checkpoint *checkpoint, uint64_t number, fti_shard *out);
+
 size_t fti_checkpoint_meta_count(const fti_checkpoint *checkpoint);
 const fti_meta *fti_checkpoint_meta(const fti_checkpoint *checkpoint, size_t index);
 const fti_meta *fti_checkpoint_find_meta(const fti_checkpoint *checkpoint, ftk_str key);
