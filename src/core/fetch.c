@@ -131,10 +131,8 @@ static void read_pages(const fti_fetch *f, const source *s, uint8_t *to, const s
     }
     o->read_bytes = at - c->begin;
     o->well = at >= needed;
-    o->why = (failure){.error = error,
-                       .offset = c->begin,
-                       .found = at - c->begin,
-                       .wanted = needed - c->begin};
+    o->why = (failure){
+        .error = error, .offset = c->begin, .found = at - c->begin, .wanted = needed - c->begin};
 }
 
 /* Where the bytes of a chunk that belong to its piece begin and end. */
@@ -247,8 +245,8 @@ static void plan_reads(const fti_fetch *f, entry *e) {
     e->bounce = false;
     e->begin = e->end = 0;
     e->left = 1;
-    if (p->bytes == 0 || p->shard >= f->source_count ||
-        !fti_add_u64(p->offset, p->bytes, &end) || end > f->sources[p->shard].shard.bytes)
+    if (p->bytes == 0 || p->shard >= f->source_count || !fti_add_u64(p->offset, p->bytes, &end) ||
+        end > f->sources[p->shard].shard.bytes)
         return;
     /* `end` lies within a file, whose size is no more than INT64_MAX. */
     e->begin = p->offset / ALIGN * ALIGN;
@@ -305,12 +303,12 @@ static ftk_status explain(const fti_fetch *f, const failure *why, ftk_error *err
         return fti_fail(err, FTK_E_CKPT_READ,
                         "%s: cannot read the checkpoint at offset %" PRIu64 ": %s; found %" PRIu64
                         " bytes, wanted %" PRIu64,
-                        shard->path, why->offset,
-                        strerror_r(why->error, buffer, sizeof buffer), why->found, why->wanted);
+                        shard->path, why->offset, strerror_r(why->error, buffer, sizeof buffer),
+                        why->found, why->wanted);
     return fti_fail(err, FTK_E_CKPT_TRUNCATED,
                     "%s: the file ends at offset %" PRIu64 ": found %" PRIu64
-                    " bytes at offset %" PRIu64 ", wanted %" PRIu64
-                    "; it had %" PRIu64 " when it was opened: something has shortened it since",
+                    " bytes at offset %" PRIu64 ", wanted %" PRIu64 "; it had %" PRIu64
+                    " when it was opened: something has shortened it since",
                     shard->path, why->offset + why->found, why->found, why->offset, why->wanted,
                     shard->bytes);
 }

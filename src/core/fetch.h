@@ -28,33 +28,34 @@ typedef struct fti_fetch_disk {
 } fti_fetch_disk;
 
 typedef struct fti_fetch_options {
-    uint32_t threads;           /* 0: the default */
-    fti_switch direct;          /* past the page cache; auto: where the file system can */
-    uint64_t chunk;             /* bytes of one read, a multiple of FTI_FETCH_ALIGN; 0: the default */
+    uint32_t threads;  /* 0: the default */
+    fti_switch direct; /* past the page cache; auto: where the file system can */
+    uint64_t chunk;    /* bytes of one read, a multiple of FTI_FETCH_ALIGN; 0: the default */
     const fti_fetch_disk *disk; /* NULL: the system's */
 } fti_fetch_options;
 
 /* One run of bytes of a shard, to memory. `to` is where the first byte shall lie. If `to` and
  * `offset` agree modulo FTI_FETCH_ALIGN, whole pages are read straight to where they belong:
  * what lies in the page of `to` before it, and in the page of the last byte behind it, is then
- * overwritten, so that no two pieces under way may share a page. Otherwise the bytes go through a buffer, and nothing but the range is written,
- * which costs a copy. */
+ * overwritten, so that no two pieces under way may share a page. Otherwise the bytes go through a
+ * buffer, and nothing but the range is written, which costs a copy. */
 typedef struct fti_fetch_piece {
     uint64_t shard, offset, bytes;
     void *to;
 } fti_fetch_piece;
 
 typedef struct fti_fetch_counts {
-    uint64_t pieces;         /* that have ended, failed ones included */
-    uint64_t failed;         /* of these */
-    uint64_t bytes;          /* that were asked for and have arrived */
-    uint64_t read_bytes;     /* that were read for them: whole pages */
-    uint64_t bounced_bytes;  /* of `bytes`, through a buffer for lack of alignment */
-    double busy_seconds;     /* in which at least one read was under way */
-    double waited_seconds;   /* in fti_fetch_wait and, for room, in fti_fetch_start, all callers together */
+    uint64_t pieces;        /* that have ended, failed ones included */
+    uint64_t failed;        /* of these */
+    uint64_t bytes;         /* that were asked for and have arrived */
+    uint64_t read_bytes;    /* that were read for them: whole pages */
+    uint64_t bounced_bytes; /* of `bytes`, through a buffer for lack of alignment */
+    double busy_seconds;    /* in which at least one read was under way */
+    double waited_seconds;  /* in fti_fetch_wait and, for room, in fti_fetch_start, all callers
+                               together */
     uint32_t threads;
     uint64_t chunk;
-    bool direct;     /* all files are read past the page cache */
+    bool direct;      /* all files are read past the page cache */
     char reason[160]; /* why not; "" if direct */
 } fti_fetch_counts;
 

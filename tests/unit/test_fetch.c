@@ -5,6 +5,7 @@
  */
 #include "core/fetch.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -14,7 +15,7 @@
 #include "loader/scratch.h"
 #include "support/gguf_writer.h"
 
-#define SHARDS 3u
+#define SHARDS  3u
 #define GUARD   0xA5
 #define TYPE_I8 24u /* of GGUF: bytes without blocks */
 
@@ -199,16 +200,23 @@ static void test_edges(void **state) {
     (void)state;
     fti_checkpoint *c = open_new(3 * PAGE + 77);
     uint64_t size = shard_of(c, 0).bytes;
-    const uint64_t ranges[][2] = {{0, 1},         {0, size},           {size - 1, 1},
-                                  {size, 0},      {0, 0},              {17, 0},
-                                  {PAGE - 1, 2},  {PAGE, PAGE},        {PAGE, size - PAGE},
-                                  {2 * PAGE, 1},  {size / PAGE * PAGE, size % PAGE},
+    const uint64_t ranges[][2] = {{0, 1},
+                                  {0, size},
+                                  {size - 1, 1},
+                                  {size, 0},
+                                  {0, 0},
+                                  {17, 0},
+                                  {PAGE - 1, 2},
+                                  {PAGE, PAGE},
+                                  {PAGE, size - PAGE},
+                                  {2 * PAGE, 1},
+                                  {size / PAGE * PAGE, size % PAGE},
                                   {PAGE - 1, 1}};
     for (size_t i = 0; i < FTI_COUNT(ranges) * 6; i++) {
         const uint64_t *r = ranges[i / 6];
-        fti_fetch *f = create(c, (fti_fetch_options){.direct = i % 2 ? FTI_OFF : FTI_AUTO,
-                                                     .chunk = PAGE,
-                                                     .threads = 2});
+        fti_fetch *f = create(
+            c,
+            (fti_fetch_options){.direct = i % 2 ? FTI_OFF : FTI_AUTO, .chunk = PAGE, .threads = 2});
         const size_t shifts[] = {(size_t)(r[0] % PAGE), 0, 1};
         place p = place_for(0, r[0], r[1], shifts[i / 2 % 3]);
         wait_ok(f, fti_fetch_start(f, &p.piece));
@@ -225,9 +233,9 @@ static void test_no_such_range(void **state) {
     fti_checkpoint *c = open_split();
     uint64_t size = shard_of(c, 1).bytes;
     fti_fetch *f = create(c, (fti_fetch_options){.threads = 2});
-    const fti_fetch_piece wrong[] = {{1, size, 1, NULL},          {1, size - 4, 5, NULL},
-                                     {1, UINT64_MAX, 2, NULL},    {1, 2, UINT64_MAX, NULL},
-                                     {SHARDS, 0, 1, NULL},        {UINT64_MAX, 0, 1, NULL}};
+    const fti_fetch_piece wrong[] = {{1, size, 1, NULL},       {1, size - 4, 5, NULL},
+                                     {1, UINT64_MAX, 2, NULL}, {1, 2, UINT64_MAX, NULL},
+                                     {SHARDS, 0, 1, NULL},     {UINT64_MAX, 0, 1, NULL}};
     for (size_t i = 0; i < FTI_COUNT(wrong); i++)
         wait_failed(f, fti_fetch_start(f, &wrong[i]), FTK_E_ARGUMENT,
                     wrong[i].shard == 1 ? "were asked for, and the file has" : "of 3");
@@ -287,8 +295,8 @@ static void test_shortened(void **state) {
         fti_checkpoint *c = open_new(40 * PAGE);
         fti_fetch *f = create(
             c, (fti_fetch_options){.direct = off ? FTI_OFF : FTI_AUTO, .chunk = 4 * PAGE});
-        place before = place_for(0, 3 * PAGE, 2 * PAGE, 0), in = place_for(0, 5 * PAGE, 6 * PAGE, 0),
-              behind = place_for(0, 20 * PAGE + 5, 9, 0);
+        place before = place_for(0, 3 * PAGE, 2 * PAGE, 0),
+              in = place_for(0, 5 * PAGE, 6 * PAGE, 0), behind = place_for(0, 20 * PAGE + 5, 9, 0);
         memcpy(before.memory, shard_of(c, 0).data + 3 * PAGE, 2 * PAGE);
         assert_int_equal(truncate(in_scratch("one.gguf").s, 10 * (off_t)PAGE + 100), 0);
         wait_ok(f, fti_fetch_start(f, &before.piece));
@@ -304,12 +312,492 @@ static void test_shortened(void **state) {
     }
 }
 
+/* The page cache is passed by: what is read by a fetch is not in it afterwards. */
+static void test_page_cache(void **state) {
+    (void)state;
+    for (int off = 0; off < 2; off++) {
+        fti_checkpoint *c = open_new(256 * PAGE);
+        const fti_shard shard = shard_of(c, 0);
+        const size_t pages = (size_t)(shard.bytes / PAGE);
+        unsigned char in_core[300];
+        size_t before = 0, after = 0;
+        void *map = (void *)(uintptr_t)shard.data;
+        assert_int_equal(fsync(shard.descriptor), 0);
+        assert_int_equal(madvise(map, shard.bytes, MADV_DONTNEED), 0); /* mapped pages stay */
+        assert_int_equal(posix_fadvise(shard.descriptor, 0, 0, POSIX_FADV_DONTNEED), 0);
+        assert_int_equal(mincore(map, shard.bytes, in_core), 0);
+        for (size_t i = 0; i < pages; i++) before += in_core[i] & 1u;
+        fti_fetch *f = create(c, (fti_fetch_options){.direct = off ? FTI_OFF : FTI_AUTO});
+        place p = place_for(0, 0, pages * PAGE, 0);
+        wait_ok(f, fti_fetch_start(f, &p.piece));
+        assert_int_equal(mincore(map, shard.bytes, in_core), 0);
+        for (size_t i = 0; i < pages; i++) after += in_core[i] & 1u;
+        if (before > pages / 4)
+            print_message("skip: the file system of /tmp keeps its pages\n");
+        else
+            assert_in_range(after, 0, before);
+        check_place(&p, c, counts_of(f).direct);
+        free(p.memory);
+        fti_fetch_destroy(f);
+        fti_checkpoint_close(c);
+    }
+}
+
+/* ---- many callers ---- */
+
+#define CALLERS 4u
+#define ROUNDS  1500u
+
+typedef struct caller {
+    pthread_t thread;
+    fti_fetch *fetch;
+    const fti_checkpoint *checkpoint;
+    uint32_t seed, wrong;
+} caller;
+
+/* Keeps some pieces in the queue, so that all of them together fill it again and again. */
+static void *call_often(void *argument) {
+    enum { HELD = 700 };
+    caller *own = argument;
+    static _Thread_local uint8_t bytes[HELD][64];
+    static _Thread_local fti_fetch_piece pieces[HELD];
+    static _Thread_local uint64_t tickets[HELD];
+    uint32_t x = own->seed;
+    for (size_t i = 0; i < ROUNDS + HELD; i++) {
+        size_t k = i % HELD;
+        if (i >= HELD) {
+            fti_shard shard = shard_of(own->checkpoint, pieces[k].shard);
+            if (fti_fetch_wait(own->fetch, tickets[k], NULL) != FTK_OK ||
+                !fti_fetch_ended(own->fetch, tickets[k]) ||
+                memcmp(bytes[k], shard.data + pieces[k].offset, pieces[k].bytes) != 0)
+                own->wrong++;
+        }
+        if (i >= ROUNDS) continue;
+        x = x * 1664525u + 1013904223u;
+        pieces[k] = (fti_fetch_piece){x % SHARDS, (x >> 8) % 300000, (x >> 3) % 65, bytes[k]};
+        /* Pages around it are not the caller's: it must not be read straight. */
+        if (((uintptr_t)pieces[k].to - pieces[k].offset) % PAGE == 0) pieces[k].offset++;
+        tickets[k] = fti_fetch_start(own->fetch, &pieces[k]);
+    }
+    return NULL;
+}
+
+static void test_many_callers(void **state) {
+    (void)state;
+    fti_checkpoint *c = open_split();
+    fti_fetch *f = create(c, (fti_fetch_options){.threads = 3, .chunk = PAGE});
+    caller callers[CALLERS];
+    assert_true(CALLERS * 700 > FTI_FETCH_ROOM);
+    for (uint32_t i = 0; i < CALLERS; i++) {
+        callers[i] = (caller){.fetch = f, .checkpoint = c, .seed = i * 77 + 5};
+        assert_int_equal(pthread_create(&callers[i].thread, NULL, call_often, &callers[i]), 0);
+    }
+    for (uint32_t i = 0; i < CALLERS; i++) {
+        assert_int_equal(pthread_join(callers[i].thread, NULL), 0);
+        assert_int_equal(callers[i].wrong, 0);
+    }
+    fti_fetch_counts counts = counts_of(f);
+    assert_int_equal(counts.pieces, CALLERS * ROUNDS);
+    assert_int_equal(counts.failed, 0);
+    fti_fetch_destroy(f);
+    fti_checkpoint_close(c);
+}
+
+/* ---- a disk that misbehaves ---- */
+
+typedef struct bad_disk {
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    uint64_t from, to;  /* where it is bad */
+    int error;          /* there, instead of bytes; -1: end of file, 0: none */
+    size_t shortest;    /* greatest count of bytes at a time, 0: any */
+    unsigned interrupt; /* of so many calls one is interrupted, 0: none */
+    uint64_t held;      /* reads that begin at or behind it, and at or before `held_to`, wait */
+    uint64_t held_to;
+    unsigned holding, calls;
+} bad_disk;
+
+static ssize_t bad_read(void *user, int descriptor, void *to, size_t bytes, uint64_t offset) {
+    bad_disk *d = user;
+    pthread_mutex_lock(&d->lock);
+    d->holding++;
+    pthread_cond_broadcast(&d->change);
+    while (offset >= d->held && offset <= d->held_to) pthread_cond_wait(&d->change, &d->lock);
+    d->holding--;
+    bool interrupted = d->interrupt && ++d->calls % d->interrupt == 0;
+    bool bad = d->error && offset < d->to && offset + bytes > d->from;
+    int error = interrupted ? EINTR : d->error;
+    if (d->shortest && bytes > d->shortest) bytes = d->shortest;
+    pthread_mutex_unlock(&d->lock);
+    if (interrupted || (bad && error > 0)) {
+        errno = error;
+        return -1;
+    }
+    return bad ? 0 : pread(descriptor, to, bytes, (off_t)offset);
+}
+
+static bad_disk good_disk(void) {
+    bad_disk d = {.held = 1, .held_to = 0};
+    pthread_mutex_init(&d.lock, NULL);
+    pthread_cond_init(&d.change, NULL);
+    return d;
+}
+
+static void hold(bad_disk *d, uint64_t from, uint64_t to) {
+    pthread_mutex_lock(&d->lock);
+    d->held = from;
+    d->held_to = to;
+    pthread_cond_broadcast(&d->change);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void wait_until_held(bad_disk *d, unsigned reads) {
+    pthread_mutex_lock(&d->lock);
+    while (d->holding < reads) pthread_cond_wait(&d->change, &d->lock);
+    pthread_mutex_unlock(&d->lock);
+}
+
+/* Reads that come in parts, or are interrupted, are gone on with. */
+static void test_parts(void **state) {
+    (void)state;
+    fti_checkpoint *c = open_new(500009);
+    const size_t shortest[] = {PAGE, 2 * PAGE, 0, 1000, 1};
+    for (size_t i = 0; i < FTI_COUNT(shortest); i++) {
+        bad_disk d = good_disk();
+        const fti_fetch_disk disk = {bad_read, &d};
+        /* Past the page cache a part is whole pages. */
+        bool off = shortest[i] % PAGE != 0;
+        d.shortest = shortest[i];
+        d.interrupt = 3;
+        fti_fetch *f = create(c, (fti_fetch_options){.direct = off ? FTI_OFF : FTI_AUTO,
+                                                     .threads = 2,
+                                                     .chunk = 8 * PAGE,
+                                                     .disk = &disk});
+        if (shortest[i] != 1) fetch_random(c, f, counts_of(f).direct);
+        place p = place_for(0, 4 * PAGE + 1, 3 * PAGE, 1);
+        wait_ok(f, fti_fetch_start(f, &p.piece));
+        check_place(&p, c, counts_of(f).direct);
+        assert_true(d.calls > 3);
+        free(p.memory);
+        fti_fetch_destroy(f);
+    }
+    fti_checkpoint_close(c);
+}
+
+/* What goes wrong with one piece is told of that one, and no other suffers. */
+static void test_errors(void **state) {
+    (void)state;
+    static const struct {
+        int error;
+        ftk_status status;
+        const char *part;
+    } cases[] = {{EIO, FTK_E_CKPT_READ,
+                  "one.gguf: cannot read the checkpoint at offset 40960: Input/output error; "
+                  "found 0 bytes, wanted 8192"},
+                 {ENOMEM, FTK_E_CKPT_READ, "Cannot allocate memory"},
+                 {EINVAL, FTK_E_CKPT_READ, "Invalid argument"},
+                 {-1, FTK_E_CKPT_TRUNCATED, "the file ends at offset 40960: found 0 bytes"}};
+    fti_checkpoint *c = open_new(64 * PAGE);
+    for (size_t i = 0; i < FTI_COUNT(cases) * 4; i++) {
+        bad_disk d = good_disk();
+        const fti_fetch_disk disk = {bad_read, &d};
+        fti_fetch *f = create(c, (fti_fetch_options){.direct = i % 2 ? FTI_OFF : FTI_AUTO,
+                                                     .threads = 1 + (uint32_t)(i / 2 % 2) * 3,
+                                                     .chunk = 2 * PAGE,
+                                                     .disk = &disk});
+        d.error = cases[i / 4].error;
+        d.from = 11 * PAGE;
+        d.to = 12 * PAGE;
+        place good[2] = {place_for(0, 2 * PAGE, 8 * PAGE, 0), place_for(0, 12 * PAGE, 5 * PAGE, 0)};
+        place bad = place_for(0, 4 * PAGE, 20 * PAGE, i / 2 % 2);
+        uint64_t first = fti_fetch_start(f, &good[0].piece);
+        uint64_t middle = fti_fetch_start(f, &bad.piece);
+        uint64_t last = fti_fetch_start(f, &good[1].piece);
+        wait_ok(f, last);
+        wait_failed(f, middle, cases[i / 4].status, cases[i / 4].part);
+        wait_ok(f, first);
+        for (int k = 0; k < 2; k++) {
+            check_place(&good[k], c, counts_of(f).direct);
+            free(good[k].memory);
+        }
+        free(bad.memory);
+        fti_fetch_counts counts = counts_of(f);
+        assert_int_equal(counts.failed, 1);
+        assert_int_equal(counts.pieces, 3);
+        fti_fetch_destroy(f);
+    }
+    fti_checkpoint_close(c);
+}
+
+/* After more failures than are kept, an old piece is never called good without proof. */
+static void test_many_failures(void **state) {
+    (void)state;
+    fti_checkpoint *c = open_new(64 * PAGE);
+    bad_disk d = good_disk();
+    const fti_fetch_disk disk = {bad_read, &d};
+    fti_fetch *f = create(c, (fti_fetch_options){.threads = 1, .disk = &disk});
+    place p = place_for(0, 0, PAGE, 1);
+    d.error = EIO;
+    d.to = 64 * PAGE;
+    for (uint64_t i = 1; i <= 100; i++) {
+        if (i == 50) d.error = 0;
+        assert_int_equal(fti_fetch_start(f, &p.piece), i);
+        if (i == 50)
+            wait_ok(f, i);
+        else
+            wait_failed(f, i, FTK_E_CKPT_READ, "Input/output error");
+        d.error = EIO;
+    }
+    wait_failed(f, 1, FTK_E_CKPT_READ, "not known whether read 1 did");
+    wait_failed(f, 35, FTK_E_CKPT_READ, "not known whether");
+    wait_failed(f, 36, FTK_E_CKPT_READ, "Input/output error");
+    wait_ok(f, 50);
+    assert_int_equal(counts_of(f).failed, 99);
+    d.error = 0;
+    wait_ok(f, fti_fetch_start(f, &p.piece));
+    free(p.memory);
+    fti_fetch_destroy(f);
+    fti_checkpoint_close(c);
+}
+
+/* A file system that takes O_DIRECT and then refuses to read. */
+static void test_no_direct(void **state) {
+    (void)state;
+    fti_checkpoint *c = open_new(64 * PAGE);
+    bad_disk d = good_disk();
+    const fti_fetch_disk disk = {bad_read, &d};
+    d.error = EINVAL;
+    d.to = UINT64_MAX;
+    fti_fetch *f = create(c, (fti_fetch_options){.disk = &disk});
+    assert_false(counts_of(f).direct);
+    assert_non_null(strstr(counts_of(f).reason, "O_DIRECT"));
+    d.error = 0;
+    fetch_random(c, f, false);
+    fti_fetch_destroy(f);
+    d.error = EINVAL;
+    fti_fetch_options on = {.direct = FTI_ON, .disk = &disk};
+    ftk_error err = FTK_ERROR_INIT;
+    size_t descriptors = open_descriptors();
+    expect_status(fti_fetch_create(c, &on, &f, &err), FTK_E_UNSUPPORTED, &err,
+                  "one.gguf: cannot be read past the page cache: its file system");
+    assert_null(f);
+    assert_int_equal(open_descriptors(), descriptors);
+    fti_checkpoint_close(c);
+}
+
+/* ---- order, room and the end ---- */
+
+static void sleep_a_little(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+}
+
+/* A piece that is late holds up nobody, and is not called ended before it is. */
+static void test_out_of_order(void **state) {
+    (void)state;
+    fti_checkpoint *c = open_new(64 * PAGE);
+    bad_disk d = good_disk();
+    const fti_fetch_disk disk = {bad_read, &d};
+    fti_fetch *f = create(c, (fti_fetch_options){.threads = 2, .chunk = 2 * PAGE, .disk = &disk});
+    place late = place_for(0, 10 * PAGE, 6 * PAGE, 0), next = place_for(0, 30 * PAGE, 9 * PAGE, 0);
+    hold(&d, 12 * PAGE, 13 * PAGE); /* the second of its three reads */
+    uint64_t first = fti_fetch_start(f, &late.piece), second = fti_fetch_start(f, &next.piece);
+    wait_ok(f, second);
+    check_place(&next, c, counts_of(f).direct);
+    assert_false(fti_fetch_ended(f, first));
+    assert_true(all_guards(late.data + 2 * PAGE, late.data + 4 * PAGE));
+    sleep_a_little();
+    assert_false(fti_fetch_ended(f, first));
+    assert_int_equal(counts_of(f).pieces, 1);
+    double busy = counts_of(f).busy_seconds;
+    hold(&d, 1, 0);
+    wait_ok(f, first);
+    check_place(&late, c, counts_of(f).direct);
+    assert_true(busy >= 0.03); /* the late read was under way while we slept */
+    free(late.memory);
+    free(next.memory);
+    fti_fetch_destroy(f);
+    fti_checkpoint_close(c);
+}
+
+typedef struct filler {
+    fti_fetch *fetch;
+    fti_fetch_piece piece;
+    atomic_uint started;
+} filler;
+
+static void *fill(void *argument) {
+    filler *own = argument;
+    for (uint64_t i = 0; i < FTI_FETCH_ROOM + 1; i++) {
+        (void)fti_fetch_start(own->fetch, &own->piece);
+        atomic_fetch_add(&own->started, 1);
+    }
+    return NULL;
+}
+
+/* The queue has room for so many, and whoever comes next waits for the oldest. */
+static void test_room(void **state) {
+    (void)state;
+    fti_checkpoint *c = open_new(64 * PAGE);
+    bad_disk d = good_disk();
+    const fti_fetch_disk disk = {bad_read, &d};
+    fti_fetch *f = create(c, (fti_fetch_options){.threads = 2, .disk = &disk});
+    place p = place_for(0, 3 * PAGE, 1, 1);
+    filler own = {.fetch = f, .piece = p.piece};
+    pthread_t thread;
+    hold(&d, 0, UINT64_MAX);
+    assert_int_equal(pthread_create(&thread, NULL, fill, &own), 0);
+    while (atomic_load(&own.started) < FTI_FETCH_ROOM) sleep_a_little();
+    sleep_a_little();
+    assert_int_equal(atomic_load(&own.started), FTI_FETCH_ROOM);
+    hold(&d, 1, 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    wait_ok(f, FTI_FETCH_ROOM + 1);
+    assert_true(counts_of(f).waited_seconds >= 0.03);
+    fti_fetch_destroy(f);
+    free(p.memory);
+    fti_checkpoint_close(c);
+}
+
+static void *let_go(void *argument) {
+    sleep_a_little();
+    hold(argument, 1, 0);
+    return NULL;
+}
+
+/* Destroy waits for what is under way and begins nothing more. */
+static void test_destroy(void **state) {
+    (void)state;
+    fti_checkpoint *c = open_new(64 * PAGE);
+    size_t descriptors = open_descriptors();
+    for (int round = 0; round < 4; round++) {
+        bad_disk d = good_disk();
+        const fti_fetch_disk disk = {bad_read, &d};
+        fti_fetch *f = create(c, (fti_fetch_options){.threads = 2, .chunk = PAGE, .disk = &disk});
+        place p[6];
+        pthread_t thread;
+        hold(&d, 0, UINT64_MAX);
+        for (size_t i = 0; i < FTI_COUNT(p); i++) {
+            p[i] = place_for(0, 3 * PAGE, PAGE, 0);
+            (void)fti_fetch_start(f, &p[i].piece);
+        }
+        wait_until_held(&d, 2);
+        assert_int_equal(pthread_create(&thread, NULL, let_go, &d), 0);
+        fti_fetch_destroy(f);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        for (size_t i = 0; i < FTI_COUNT(p); i++) {
+            if (i < 2)
+                check_place(&p[i], c, true);
+            else
+                assert_true(all_guards(p[i].memory, p[i].memory + p[i].size));
+            free(p[i].memory);
+        }
+    }
+    fti_fetch *idle = create(c, (fti_fetch_options){0});
+    fti_fetch_destroy(idle);
+    fti_fetch_destroy(NULL);
+    assert_int_equal(open_descriptors(), descriptors);
+    fti_checkpoint_close(c);
+}
+
+/* ---- what the system refuses ---- */
+
+static int refuse_allocation = -1; /* the call that fails, from 0; below 0: none */
+static int refuse_thread = -1;
+
+void *__real_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size) {
+    if (refuse_allocation >= 0 && refuse_allocation-- == 0) return NULL;
+    return __real_calloc(count, size);
+}
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *argument);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *argument);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *argument) {
+    if (refuse_thread >= 0 && refuse_thread-- == 0) return EAGAIN;
+    return __real_pthread_create(thread, attributes, start, argument);
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    fti_checkpoint *c = open_new(64 * PAGE);
+    const fti_fetch_options options = {.threads = 3};
+    size_t descriptors = open_descriptors();
+    fti_fetch *f;
+    ftk_error err = FTK_ERROR_INIT;
+    for (int i = 0; i < 7; i++) { /* itself, ring, lanes, sources and three buffers */
+        refuse_allocation = i;
+        expect_status(fti_fetch_create(c, &options, &f, &err), FTK_E_NO_MEMORY, &err,
+                      "reading the checkpoint");
+        assert_null(f);
+        assert_int_equal(open_descriptors(), descriptors);
+    }
+    refuse_allocation = -1;
+    for (int i = 0; i < 3; i++) {
+        refuse_thread = i;
+        expect_status(fti_fetch_create(c, &options, &f, &err), FTK_E_DEVICE_UNAVAILABLE, &err,
+                      format("refused thread %d of 3", i + 1).s);
+        assert_null(f);
+        assert_int_equal(open_descriptors(), descriptors);
+    }
+    refuse_thread = -1;
+    const fti_fetch_options wrong[] = {{.threads = FTI_FETCH_MAX_THREADS + 1},
+                                       {.chunk = PAGE / 2},
+                                       {.chunk = PAGE + 512},
+                                       {.chunk = FTI_FETCH_MAX_CHUNK + PAGE}};
+    for (size_t i = 0; i < FTI_COUNT(wrong); i++)
+        expect_status(fti_fetch_create(c, &wrong[i], &f, &err), FTK_E_ARGUMENT, &err, "at most");
+    fti_checkpoint_close(c);
+}
+
+/* Every thread of its own is named, and takes none of the application's signals. */
+static void test_threads(void **state) {
+    (void)state;
+    fti_checkpoint *c = open_new(64 * PAGE);
+    fti_fetch *f = create(c, (fti_fetch_options){.threads = 3});
+    place p = place_for(0, 0, PAGE, 1);
+    for (int i = 0; i < 50; i++) wait_ok(f, fti_fetch_start(f, &p.piece));
+    size_t found = 0;
+    for (int tries = 0; found < 3 && tries < 100; tries++) {
+        DIR *folder = opendir("/proc/self/task");
+        assert_non_null(folder);
+        found = 0;
+        for (struct dirent *e; (e = readdir(folder));) {
+            char status[4096] = "";
+            FILE *file = fopen(format("/proc/self/task/%s/status", e->d_name).s, "re");
+            if (!file) continue;
+            status[fread(status, 1, sizeof status - 1, file)] = 0;
+            assert_int_equal(fclose(file), 0);
+            if (!strstr(status, "Name:\tftk-fetch\n")) continue;
+            const char *blocked = strstr(status, "SigBlk:\t");
+            assert_non_null(blocked);
+            uint64_t mask = strtoull(blocked + 8, NULL, 16);
+            assert_true(mask >> (SIGINT - 1) & 1 && mask >> (SIGTERM - 1) & 1 &&
+                        mask >> (SIGUSR1 - 1) & 1);
+            found++;
+        }
+        assert_int_equal(closedir(folder), 0);
+        if (found < 3) sleep_a_little();
+    }
+    assert_int_equal(found, 3);
+    free(p.memory);
+    fti_fetch_destroy(f);
+    fti_checkpoint_close(c);
+}
+
 int main(void) {
     random_state = 20261201;
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_setup, scratch_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_content), TEST(test_edges),   TEST(test_no_such_range),
-        TEST(test_memory),  TEST(test_renamed), TEST(test_shortened),
+        TEST(test_content),      TEST(test_edges),         TEST(test_no_such_range),
+        TEST(test_memory),       TEST(test_renamed),       TEST(test_shortened),
+        TEST(test_page_cache),   TEST(test_many_callers),  TEST(test_parts),
+        TEST(test_errors),       TEST(test_many_failures), TEST(test_no_direct),
+        TEST(test_out_of_order), TEST(test_room),          TEST(test_destroy),
+        TEST(test_refused),      TEST(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
