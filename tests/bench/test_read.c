@@ -41,8 +41,8 @@ static json_int_t number(const json_t *row, const char *part, const char *key) {
 
 static void check_row(const json_t *row, const char *order, uint64_t file_bytes) {
     const json_t *figure = json_object_get(json_object_get(row, "figures"), "read_gb_s");
-    assert_string_equal(json_string_value(json_object_get(json_object_get(row, "settings"), "order")),
-                        order);
+    assert_string_equal(
+        json_string_value(json_object_get(json_object_get(row, "settings"), "order")), order);
     assert_int_equal(number(row, "settings", "file_bytes"), file_bytes);
     assert_int_equal(number(row, "knobs", "fetch.threads"), 3);
     assert_int_equal(number(row, "knobs", "fetch.chunk"), 65536);
@@ -92,7 +92,8 @@ static void test_no_storage(void **state) {
     free(data);
     assert_int_equal(close(fd), 0);
     if (written == (ssize_t)size)
-        refused(format("%s --repeat 1", path).s, 1, "storage delivered 0: the others were in memory");
+        refused(format("%s --repeat 1", path).s, 1,
+                "storage delivered 0: the others were in memory");
     else
         print_message("skip: no room in /dev/shm\n");
     assert_int_equal(unlink(path), 0);
