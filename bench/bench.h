@@ -19,6 +19,8 @@ typedef struct fti_bench_values {
     double timeout;
     uint32_t pairs;
     fti_cli_list weights; /* names of types */
+    uint64_t chunk;       /* bytes of one read, 0: the library's */
+    const char *direct;   /* auto, on or off */
     bool no_bandwidth;
     const char *skew;
     const char *types;
@@ -45,6 +47,7 @@ int fti_bench_compare(const fti_cli_call *call);
 int fti_bench_synth(const fti_cli_call *call);
 int fti_bench_peer(const fti_cli_call *call);
 int fti_bench_kernels(const fti_cli_call *call);
+int fti_bench_read_file(const fti_cli_call *call);
 int fti_bench_provider_cost(const fti_cli_call *call);
 int fti_bench_profile_command(const fti_cli_call *call);
 

@@ -106,7 +106,7 @@ static uint64_t counted(const char *file, const char *name) {
     return value;
 }
 
-static uint64_t storage_bytes(void) {
+uint64_t fti_bench_storage_bytes(void) {
     return counted("/proc/self/io", "\nread_bytes:");
 }
 
@@ -145,7 +145,7 @@ int fti_bench_open_timed(const ftk_config *config, const char *model, bool cold,
     *engine = NULL;
     if (cold) each_file(model, forget, NULL);
     load->cached_percent = cached_percent(model);
-    uint64_t read_before = storage_bytes();
+    uint64_t read_before = fti_bench_storage_bytes();
     reset_peak();
     fti_bench_stamp begin = fti_bench_stamp_now(clock);
     int code = fti_cli_open_with(config, model, FTK_OPEN_READY, engine);
@@ -155,6 +155,6 @@ int fti_bench_open_timed(const ftk_config *config, const char *model, bool cold,
     const char *fault = fti_bench_clock_fault(&begin, &end, text, sizeof text);
     if (fault) load->fault = fti_cli_format("%s", fault);
     load->seconds = (double)(end.monotonic - begin.monotonic) * 1e-9;
-    load->read_bytes = storage_bytes() - read_before;
+    load->read_bytes = fti_bench_storage_bytes() - read_before;
     return read_memory(*engine, load);
 }

@@ -21,6 +21,9 @@ int fti_bench_open_timed(const ftk_config *config, const char *model, bool cold,
  * mapped pages included; since the process began where the kernel cannot start anew. */
 uint64_t fti_bench_peak_bytes(void);
 
+/* Bytes that storage has delivered to this process so far; 0 where the kernel does not count. */
+uint64_t fti_bench_storage_bytes(void);
+
 /* Bytes of a checkpoint, all its shards together; 0 if it cannot be looked at. */
 uint64_t fti_bench_file_bytes(const char *model);
 

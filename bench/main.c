@@ -15,8 +15,9 @@ enum {
     SYNTH = 1u << 7,
     PROVIDER_COST = 1u << 8,
     PROFILE = 1u << 9,
+    READ = 1u << 10,
     RUNNING = DECODE | PREFILL | BATCH | LOAD | COMPARE | PROVIDER_COST | PROFILE, /* run a model */
-    ROWS = RUNNING | PEER | KERNELS                                                /* print rows */
+    ROWS = RUNNING | PEER | KERNELS | READ                                         /* print rows */
 };
 
 #define VALUE(member) offsetof(fti_bench_values, member)
@@ -38,9 +39,9 @@ static const fti_cli_option option_table[] = {
     {"tokens", "N", "tokens to generate in every run (default 128; load: 4)", NULL, VALUE(tokens),
      DECODE | BATCH | LOAD | COMPARE | PEER | PROVIDER_COST | PROFILE, FTI_CLI_U32, 2, 1e9, 'n'},
     {"repeat", "N", "runs that are measured (default 10: fewer support no claim)", NULL,
-     VALUE(repeat), RUNNING | KERNELS, FTI_CLI_U32, 1, 10000, 0},
+     VALUE(repeat), RUNNING | KERNELS | READ, FTI_CLI_U32, 1, 10000, 0},
     {"warmup", "N", "runs before them that are not (default 1)", NULL, VALUE(warmup),
-     RUNNING | PEER | KERNELS, FTI_CLI_U32, 0, 10000, 0},
+     RUNNING | PEER | KERNELS | READ, FTI_CLI_U32, 0, 10000, 0},
     {"prompt", "TEXT", "the prompt", NULL, VALUE(prompt),
      DECODE | PREFILL | LOAD | COMPARE | PEER | PROFILE, FTI_CLI_TEXT, 0, 0, 'p'},
     {"file", "FILE", "take prompts from FILE (-: standard input) instead of the built-in text",
@@ -67,6 +68,10 @@ static const fti_cli_option option_table[] = {
      PEER, FTI_CLI_NUMBER, 0.1, 1e6, 0},
     {"weights", "TYPE", "kernels: weights of this type only, such as Q4_K; may be repeated", NULL,
      VALUE(weights), KERNELS, FTI_CLI_LIST, 0, FTI_CLI_LIST_MAX, 0},
+    {"chunk", "BYTES", "read: bytes of one read, a multiple of 4096 (default: the library's)", NULL,
+     VALUE(chunk), READ, FTI_CLI_U64, 0, 0, 0},
+    {"direct", "auto|on|off", "read: past the page cache (default auto: where the file can be)",
+     NULL, VALUE(direct), READ, FTI_CLI_TEXT, 0, 0, 0},
     {"seed", "N", "another number gives other weights (default 1)", NULL, VALUE(seed), SYNTH,
      FTI_CLI_U64, 0, 0, 0},
     {"skew", "uniform|RATE",
@@ -84,7 +89,7 @@ static const fti_cli_option option_table[] = {
     {"output", "FILE", "where the checkpoint goes; it appears there when it is whole", NULL,
      VALUE(output), SYNTH, FTI_CLI_TEXT, 0, 0, 'o'},
     {"no-bandwidth", NULL, "do not measure the read bandwidth of memory (half a second)", NULL,
-     VALUE(no_bandwidth), ROWS, FTI_CLI_FLAG, 0, 0, 0},
+     VALUE(no_bandwidth), ROWS & ~READ, FTI_CLI_FLAG, 0, 0, 0},
     {"csv", NULL, "print one line of CSV for each figure", NULL, VALUE(csv), ROWS, FTI_CLI_FLAG, 0,
      0, 0},
     {"output", "FILE", "also save what was measured: as CSV with --csv, otherwise as JSON", NULL,
@@ -151,6 +156,17 @@ static const fti_cli_command command_table[] = {
      "that have only the general path share one row; --weights gives them their own.\n\n"
      "example: freetoken-bench kernels --weights Q4_K --weights Q6_K --threads 2",
      KERNELS, 0, 0, fti_bench_kernels},
+    {"read", "FILE", "how fast the disk gives a checkpoint's bytes",
+     "Reads the file as the library fetches experts that are not in memory: by threads, past the\n"
+     "page cache where the file system can. Two orders take turns: from begin to end, and every\n"
+     "expert by itself in random order, where it lies and as large as it is. A sample is 1 GiB, "
+     "or\n"
+     "the whole file if it is smaller. Best, median and least rate of each; if the kernel says "
+     "that\n"
+     "storage delivered less than was read, the row is void and the exit code is 1. --threads is\n"
+     "that of the reads.\n\n"
+     "example: freetoken-bench read model.gguf --threads 8 --chunk 1048576",
+     READ, 1, 1, fti_bench_read_file},
     {"profile", "", "where the time of a step goes, by operator",
      "Runs a decode (or --scenario prefill or batch) with a provider that is linked into this\n"
      "program and reads the clock around each operator; steps are not replayed from recordings.\n"

@@ -134,9 +134,118 @@ ftk_status fti_banks_plan(const ftk_plan *plan, const fti_checkpoint *checkpoint
     return FTK_OK;
 }
 
-/* ---- memory ---- */
+/* ---- sizes ---- */
 
 uint64_t fti_pool_bytes(const fti_pool *pool, uint32_t slots) {
     uint64_t state = fti_residency_elements(pool->layers, pool->experts, slots) * sizeof(int32_t);
     return slots * pool->slot_bytes + FTI_BANK_PAGE + state;
+}
+
+static void *at_page(void *memory) {
+    return (char *)memory + (FTI_BANK_PAGE - (uintptr_t)memory % FTI_BANK_PAGE) % FTI_BANK_PAGE;
+}
+
+/* Beginning of the expert's bytes in a slot. */
+static char *place_of(const fti_pool *pool, uint32_t part, uint32_t layer, uint32_t slot) {
+    const fti_pool_part *p = &pool->part[part];
+    return (char *)p->memory + slot * p->slot_bytes + p->shift[layer];
+}
+
+/* ---- bringing experts ---- */
+
+static ftk_status start_expert(void *self, uint32_t layer, uint32_t expert, uint32_t part,
+                               uint32_t slot, uint64_t *ticket, ftk_error *err) {
+    const fti_pool *pool = self;
+    const fti_banks *b = pool->banks;
+    const ftk_bank_part *p = fti_plan_bank(b->plan, pool->part[part].plan_index[layer]);
+    const fti_tensor *source = fti_checkpoint_tensor(b->checkpoint, (size_t)p->tensor);
+    const fti_fetch_piece piece = {.shard = source->shard,
+                                   .offset = source->offset + p->offset + expert * p->expert_stride,
+                                   .bytes = pool->part[part].bytes,
+                                   .to = place_of(pool, part, layer, slot)};
+    (void)err;
+    *ticket = fti_fetch_start(b->fetch, &piece);
+    return FTK_OK;
+}
+
+static bool expert_ended(void *self, uint64_t ticket) {
+    return fti_fetch_ended(((const fti_pool *)self)->banks->fetch, ticket);
+}
+
+static ftk_status wait_for_expert(void *self, uint64_t ticket, ftk_error *err) {
+    return fti_fetch_wait(((const fti_pool *)self)->banks->fetch, ticket, err);
+}
+
+static const fti_mover_ops file_mover = {start_expert, expert_ended, wait_for_expert};
+
+/* ---- memory ---- */
+
+static ftk_status allocate_pool(fti_banks *b, fti_pool *pool, ftk_error *err) {
+    pool->block_bytes = fti_pool_bytes(pool, pool->slots);
+    FTI_TRY(
+        b->backend->ops->alloc(b->backend, pool->block_bytes, "expert slots", &pool->block, err));
+    char *at = at_page(pool->block);
+    fti_bank_desc desc = {.layers = pool->layers,
+                          .experts = pool->experts,
+                          .slots = pool->slots,
+                          .parts = pool->parts,
+                          .mover = {&file_mover, pool}};
+    for (uint32_t p = 0; p < pool->parts; p++) {
+        uint64_t bytes = pool->slots * pool->part[p].slot_bytes;
+        pool->part[p].memory = at;
+        desc.part_memory[p] = (fti_bank_memory){at, bytes};
+        at += bytes;
+    }
+    desc.memory = (int32_t *)(void *)at;
+    FTI_TRY(fti_bank_pool_create(&desc, &pool->bank, err));
+    return b->backend->ops->bank_attach(b->backend, pool->bank, err);
+}
+
+ftk_status fti_banks_allocate(fti_banks *b, fti_backend *backend, ftk_error *err) {
+    const fti_fetch_options options = {0};
+    b->backend = backend;
+    FTI_TRY(fti_fetch_create(b->checkpoint, &options, &b->fetch, err));
+    for (uint32_t i = 0; i < b->count; i++) FTI_TRY(allocate_pool(b, &b->pools[i], err));
+    return FTK_OK;
+}
+
+static ftk_bank_view view_of(const fti_pool *pool, uint32_t part, uint32_t layer) {
+    const ftk_bank_part *p = fti_plan_bank(pool->banks->plan, pool->part[part].plan_index[layer]);
+    return (ftk_bank_view){.struct_size = (uint32_t)sizeof(ftk_bank_view),
+                           .type = p->type,
+                           .layout = FTK_LAYOUT_RAW,
+                           .experts = p->experts,
+                           .rows = p->rows,
+                           .cols = p->cols,
+                           .row_bytes = pool->part[part].bytes / p->rows,
+                           .expert_stride = pool->part[part].slot_bytes,
+                           .base = place_of(pool, part, layer, 0),
+                           .slots = fti_bank_residency(pool->bank)->slot_of +
+                                    (uint64_t)layer * pool->experts};
+}
+
+void fti_banks_views(const fti_banks *b, ftk_bank_view *views) {
+    for (uint32_t i = 0; i < b->count; i++)
+        for (uint32_t part = 0; part < b->pools[i].parts; part++)
+            for (uint32_t layer = 0; layer < b->pools[i].layers; layer++)
+                views[b->pools[i].part[part].plan_index[layer]] = view_of(&b->pools[i], part,
+                                                                          layer);
+}
+
+static void release_pool(fti_banks *b, fti_pool *pool) {
+    if (pool->bank) b->backend->ops->bank_detach(b->backend, pool->bank);
+    fti_bank_pool_destroy(pool->bank);
+    if (pool->block) b->backend->ops->release(b->backend, pool->block, pool->block_bytes);
+    for (uint32_t p = 0; p < FTI_BANK_MAX_PARTS; p++) {
+        fti_free(pool->part[p].plan_index);
+        fti_free(pool->part[p].shift);
+    }
+    fti_free(pool->model_layers);
+}
+
+void fti_banks_release(fti_banks *b) {
+    for (uint32_t i = 0; i < b->count; i++) release_pool(b, &b->pools[i]);
+    fti_fetch_destroy(b->fetch);
+    fti_free(b->pools);
+    *b = (fti_banks){0};
 }

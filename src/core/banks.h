@@ -8,9 +8,10 @@
 
 #include "backend/backend.h"
 #include "core/checkpoint.h"
+#include "core/fetch.h"
 
 /* What is read from files goes to memory whole pages at a time. */
-#define FTI_BANK_PAGE 4096u
+#define FTI_BANK_PAGE FTI_FETCH_ALIGN
 
 /* One part of a pool's experts. */
 typedef struct fti_pool_part {
@@ -40,6 +41,7 @@ typedef struct fti_banks {
     const fti_checkpoint *checkpoint;
     const ftk_plan *plan;
     fti_backend *backend;
+    fti_fetch *fetch;
 } fti_banks;
 
 /* Groups the plan's bank parts, which have been checked, into pools; no memory of the device
@@ -50,8 +52,8 @@ ftk_status fti_banks_plan(const ftk_plan *plan, const fti_checkpoint *checkpoint
 uint64_t fti_pool_bytes(const fti_pool *pool, uint32_t slots);
 /* Memory for every pool's `slots`, and its place in the backend. */
 ftk_status fti_banks_allocate(fti_banks *banks, fti_backend *backend, ftk_error *err);
-/* The view of entry `index` of the plan's bank parts. */
-ftk_bank_view fti_banks_view(const fti_banks *banks, uint64_t index);
+/* Fills the views of the plan's bank parts. */
+void fti_banks_views(const fti_banks *banks, ftk_bank_view *views);
 void fti_banks_release(fti_banks *banks);
 
 #endif

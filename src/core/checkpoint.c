@@ -99,6 +99,7 @@ static fti_checkpoint *new_checkpoint(const char *path, ftk_error *err) {
         return NULL;
     }
     c->path = copy;
+    c->descriptor = -1;
     return c;
 }
 
@@ -133,13 +134,12 @@ static ftk_status map_descriptor(fti_checkpoint *c, int fd, ftk_error *err) {
     return FTK_OK;
 }
 
-/* O_NONBLOCK and O_NOCTTY: a FIFO or terminal must be refused, not waited for. */
+/* O_NONBLOCK and O_NOCTTY: a FIFO or terminal must be refused, not waited for. The descriptor
+ * stays: who reads the file later reads the one that was judged, whatever its path then names. */
 static ftk_status map_file(fti_checkpoint *c, ftk_error *err) {
-    int fd = open(c->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    if (fd < 0) return fail_errno(c, err, "open");
-    ftk_status status = map_descriptor(c, fd, err);
-    close(fd);
-    return status;
+    c->descriptor = open(c->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (c->descriptor < 0) return fail_errno(c, err, "open");
+    return map_descriptor(c, c->descriptor, err);
 }
 
 /* One file, complete or a shard. */
@@ -162,6 +162,7 @@ void fti_checkpoint_close(fti_checkpoint *checkpoint) {
     fti_free(checkpoint->shards);
     /* A private read-only mapping that we made: unmapping it cannot fail. */
     if (checkpoint->mapped) munmap((void *)(uintptr_t)checkpoint->data, (size_t)checkpoint->size);
+    if (checkpoint->descriptor >= 0) close(checkpoint->descriptor);
     fti_free(checkpoint->meta_index.slots);
     fti_free(checkpoint->tensor_index.slots);
     fti_free(checkpoint->metas);
@@ -457,6 +458,13 @@ uint64_t fti_checkpoint_file_bytes(const fti_checkpoint *checkpoint) {
 
 uint64_t fti_checkpoint_shard_count(const fti_checkpoint *checkpoint) {
     return checkpoint->split_count;
+}
+
+bool fti_checkpoint_shard(const fti_checkpoint *checkpoint, uint64_t number, fti_shard *out) {
+    if (number >= checkpoint->split_count) return false;
+    const fti_checkpoint *c = checkpoint->shards ? checkpoint->shards[number] : checkpoint;
+    *out = (fti_shard){c->path, c->data, c->size, c->descriptor};
+    return true;
 }
 
 size_t fti_checkpoint_meta_count(const fti_checkpoint *checkpoint) {

@@ -14,6 +14,10 @@
 
 #include "core/base.h"
 
+/* Weights that are read where they lie in the file begin at a multiple of this; GGUF's default
+ * is 32. */
+#define FTI_WEIGHT_ALIGN 32u
+
 /* Value types, by their GGUF numbers. */
 enum {
     FTI_META_U8 = 0,
@@ -72,6 +76,16 @@ unsigned fti_checkpoint_version(const fti_checkpoint *checkpoint);
 /* Sum over all shards. */
 uint64_t fti_checkpoint_file_bytes(const fti_checkpoint *checkpoint);
 uint64_t fti_checkpoint_shard_count(const fti_checkpoint *checkpoint); /* 1: not split */
+
+/* One file of the checkpoint; all of it is valid until close. */
+typedef struct fti_shard {
+    const char *path;
+    const uint8_t *data; /* the mapping */
+    uint64_t bytes;      /* when it was opened */
+    int descriptor;      /* for reading; -1: the checkpoint lies in the caller's memory */
+} fti_shard;
+/* False if there is no such shard. */
+bool fti_checkpoint_shard(const fti_checkpoint *checkpoint, uint64_t number, fti_shard *out);
 
 size_t fti_checkpoint_meta_count(const fti_checkpoint *checkpoint);
 const fti_meta *fti_checkpoint_meta(const fti_checkpoint *checkpoint, size_t index);

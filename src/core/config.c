@@ -210,6 +210,7 @@ static const setting settings[] = {
     {SIZE("scheduler.swap", swap, 0, 0)},
     {SECTION("moe")},
     {SWITCH("moe.residency", residency)},
+    {INTEGER("moe.slots", slots, 0, 1, 1u << 24), WORDS(auto_threads)},
     {SWITCH("moe.coexecution", coexecution)},
     {BOOL("moe.collect_stats", collect_stats, false)},
     {SECTION("policy")},

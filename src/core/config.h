@@ -80,7 +80,8 @@ struct ftk_config {
     bool preempt;  /* running requests make room for such of a higher priority */
     uint64_t swap; /* bytes on the host for requests that were taken off the device */
 
-    fti_switch residency;
+    fti_switch residency; /* experts in slots: on, off, or where they do not fit otherwise */
+    uint32_t slots;       /* of each pool of layers of equal shape, 0 auto */
     fti_switch coexecution;
     bool collect_stats;
 

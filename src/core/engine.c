@@ -276,7 +276,6 @@ static ftk_status refuse_unavailable(const struct ftk_config *c, ftk_error *err)
     } unavailable[] = {
         {c->ladder == FTI_ON, "memory.ladder: on"},
         {c->memory_host != FTI_BYTES_AUTO, "memory.host"},
-        {c->residency == FTI_ON, "moe.residency: on"},
         {c->coexecution == FTI_ON, "moe.coexecution: on"},
         {c->collect_stats, "moe.collect_stats: true"},
         {c->device != 0, "backend.device other than 0"},

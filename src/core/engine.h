@@ -11,6 +11,7 @@
 #include <sys/types.h>
 
 #include "backend/backend.h"
+#include "core/banks.h"
 #include "core/checkpoint.h"
 #include "core/config.h"
 #include "core/lifecycle.h"
@@ -129,6 +130,9 @@ struct ftk_engine {
 
     ftk_weight *weights;  /* [plan.tensor_count] */
     ftk_bank_view *banks; /* [plan.bank_part_count] */
+    fti_banks pools;      /* of expert slots; in use where `resident` */
+    bool resident;        /* experts lie in slots and come from the file */
+    char residency_reason[200];
     fti_block *owned;     /* copies and computed tensors, [plan.tensor_count + bank_part_count] */
     void **computed;      /* [plan.tensor_count] */
     ftk_kv_view *kv;      /* [plan.kv_layer_count] */

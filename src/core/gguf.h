@@ -26,7 +26,8 @@ struct fti_checkpoint {
     char *path;
     const uint8_t *data;
     uint64_t size;
-    bool mapped; /* data is ours to unmap */
+    bool mapped;    /* data is ours to unmap */
+    int descriptor; /* of the file that was judged, ours to close; -1: bytes of the caller's */
     unsigned version;
     fti_meta *metas;
     size_t meta_count;

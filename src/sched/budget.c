@@ -16,6 +16,7 @@ static bool state_bytes(const fti_budget_request *r, uint64_t *bytes) {
 /* Everything but the KV cache; false on overflow. */
 static bool fixed_bytes(const fti_budget_request *r, uint64_t *fixed) {
     return state_bytes(r, fixed) && fti_add_u64(*fixed, r->weights_allocated, fixed) &&
+           fti_add_u64(*fixed, r->expert_slots, fixed) &&
            fti_add_u64(*fixed, r->workspace, fixed) && fti_add_u64(*fixed, r->step_buffers, fixed);
 }
 
@@ -32,15 +33,17 @@ static ftk_status refuse(const fti_budget_request *r, uint64_t budget, uint64_t 
     return fti_fail(
         err, FTK_E_DOES_NOT_FIT,
         "does not fit: %llu bytes needed (weights %llu, KV cache %llu for %llu tokens, recurrent "
-        "state %llu, workspace %llu, step buffers %llu), %llu allowed (available %llu, limit "
+        "state %llu, expert slots at least %llu, workspace %llu, step buffers %llu), %llu allowed "
+        "(available %llu, limit "
         "%s%llu, "
         "reserve "
         "%llu): lower memory.kv_tokens (--ctx), scheduler.prefill_tokens or memory.snapshots, or "
         "raise memory.device",
         (unsigned long long)total, (unsigned long long)r->weights_allocated, (unsigned long long)kv,
-        (unsigned long long)tokens, (unsigned long long)state, (unsigned long long)r->workspace,
-        (unsigned long long)r->step_buffers, (unsigned long long)budget,
-        (unsigned long long)r->available, r->limit == UINT64_MAX ? "none, " : "",
+        (unsigned long long)tokens, (unsigned long long)state, (unsigned long long)r->expert_slots,
+        (unsigned long long)r->workspace, (unsigned long long)r->step_buffers,
+        (unsigned long long)budget, (unsigned long long)r->available,
+        r->limit == UINT64_MAX ? "none, " : "",
         (unsigned long long)(r->limit == UINT64_MAX ? 0 : r->limit),
         (unsigned long long)r->reserve);
 }
@@ -82,6 +85,7 @@ ftk_status fti_budget_plan(const fti_budget_request *r, fti_budget *plan, ftk_er
                          .weights_allocated = r->weights_allocated,
                          .kv_cache = kv,
                          .recurrent_state = state + auto_bytes,
+                         .expert_slots = r->expert_slots,
                          .workspace = r->workspace,
                          .step_buffers = r->step_buffers,
                          .total = total + auto_bytes,

@@ -520,9 +520,11 @@ static void test_nothing_left_open(void **state) {
         assert_int_not_equal(fti_checkpoint_open(f->file, &c, NULL), FTK_OK);
         assert_int_not_equal(fti_checkpoint_open(f->path, &c, NULL), FTK_OK);
     }
-    assert_int_equal(fti_checkpoint_open(DEMO, &c, NULL), FTK_OK);
     assert_int_equal(open_descriptors(), before);
+    assert_int_equal(fti_checkpoint_open(DEMO, &c, NULL), FTK_OK);
+    assert_int_equal(open_descriptors(), before + 1); /* of the file that was judged */
     fti_checkpoint_close(c);
+    assert_int_equal(open_descriptors(), before);
 }
 
 static bool in_maps(const char *path, const char *rights) {
