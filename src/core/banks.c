@@ -232,6 +232,24 @@ void fti_banks_views(const fti_banks *b, ftk_bank_view *views) {
                                                                           layer);
 }
 
+fti_expert_stats fti_banks_count(const fti_banks *b) {
+    fti_expert_stats sum = {0};
+    for (uint32_t i = 0; i < b->count && b->pools[i].bank; i++) {
+        for (uint32_t layer = 0; layer < b->pools[i].layers; layer++) {
+            const fti_bank_counts *c = fti_bank_counts_of(b->pools[i].bank, layer);
+            sum.needed += c->experts;
+            sum.hits += c->hits;
+            sum.evicted += c->evicted;
+            sum.rings += c->rings;
+            sum.waits += c->waits;
+        }
+    }
+    fti_fetch_counts fetched = {0};
+    if (b->fetch) fti_fetch_get_counts(b->fetch, &fetched);
+    sum.bytes = fetched.bytes;
+    return sum;
+}
+
 static void release_pool(fti_banks *b, fti_pool *pool) {
     if (pool->bank) b->backend->ops->bank_detach(b->backend, pool->bank);
     fti_bank_pool_destroy(pool->bank);

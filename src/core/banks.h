@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "core/checkpoint.h"
 #include "core/fetch.h"
+#include "core/stats.h"
 
 /* What is read from files goes to memory whole pages at a time. */
 #define FTI_BANK_PAGE FTI_FETCH_ALIGN
@@ -54,6 +55,8 @@ uint64_t fti_pool_bytes(const fti_pool *pool, uint32_t slots);
 ftk_status fti_banks_allocate(fti_banks *banks, fti_backend *backend, ftk_error *err);
 /* Fills the views of the plan's bank parts. */
 void fti_banks_views(const fti_banks *banks, ftk_bank_view *views);
+/* What has run; by the thread that runs steps. */
+fti_expert_stats fti_banks_count(const fti_banks *banks);
 void fti_banks_release(fti_banks *banks);
 
 #endif

@@ -312,6 +312,20 @@ static json_t *policy_json(const ftk_engine *e) {
     return policy;
 }
 
+/* For each pool "SLOTS of ALL experts of N layers, B bytes each". */
+static json_t *slots_json(const ftk_engine *e) {
+    json_t *list = json_array();
+    for (uint32_t i = 0; e->resident && i < e->pools.count; i++) {
+        const fti_pool *pool = &e->pools.pools[i];
+        char line[120];
+        snprintf(line, sizeof line, "%u of %llu experts of %u layers, %llu bytes each", pool->slots,
+                 (unsigned long long)pool->layers * pool->experts, pool->layers,
+                 (unsigned long long)pool->slot_bytes);
+        fti_json_append(&list, text(line));
+    }
+    return list;
+}
+
 static json_t *memory_json(const ftk_engine *e) {
     const fti_budget *b = &e->budget;
     const struct {
@@ -321,6 +335,7 @@ static json_t *memory_json(const ftk_engine *e) {
                 {"weights_allocated", b->weights_allocated},
                 {"kv_cache", b->kv_cache},
                 {"recurrent_state", b->recurrent_state},
+                {"expert_slots", b->expert_slots},
                 {"workspace", b->workspace},
                 {"step_buffers", b->step_buffers},
                 {"total", b->total},
@@ -335,6 +350,9 @@ static json_t *memory_json(const ftk_engine *e) {
     for (size_t i = 0; i < FTI_COUNT(rows); i++)
         fti_json_set(&o, rows[i].key, number(rows[i].value));
     fti_json_set(&o, "kv_type", text(fti_type_name(e->kv_type)));
+    fti_json_set(&o, "experts", text(e->resident ? "slots" : "mapped"));
+    fti_json_set(&o, "experts_reason", text(e->residency_reason));
+    fti_json_set(&o, "slots", slots_json(e));
     return o;
 }
 

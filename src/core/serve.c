@@ -291,7 +291,8 @@ static uint64_t again(const fti_request *r, const fti_step_share *share) {
     return left < share->rows ? left : share->rows;
 }
 
-static void count_step(fti_service *s, uint32_t count, bool replayed, uint32_t *rows_out) {
+static void count_step(fti_service *s, uint32_t count, bool replayed,
+                       const fti_expert_stats *experts, uint32_t *rows_out) {
     uint32_t rows = 0, decoding = 0;
     fti_stats *stats = &s->stats;
     pthread_mutex_lock(&s->lock);
@@ -311,6 +312,7 @@ static void count_step(fti_service *s, uint32_t count, bool replayed, uint32_t *
     stats->replays += replayed;
     stats->by_rows[rows]++;
     stats->by_sequences[decoding]++;
+    stats->experts = *experts;
     pthread_mutex_unlock(&s->lock);
     *rows_out = rows;
 }
@@ -425,7 +427,8 @@ static ftk_status run_one(ftk_engine *e, uint32_t *rows, ftk_error *err) {
         return fti_fail(err, status, "%s", failure.message);
     }
     s->stepped = fti_now();
-    count_step(s, count, replayed, rows);
+    const fti_expert_stats experts = fti_banks_count(&e->pools);
+    count_step(s, count, replayed, &experts, rows);
     const float *logits = e->buffers.host_logits;
     for (uint32_t i = 0; i < count; i++) {
         if (!s->shares[i].samples) {

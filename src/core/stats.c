@@ -130,6 +130,17 @@ static json_t *held_json(const fti_stats *s) {
     return o;
 }
 
+static json_t *experts_json(const fti_expert_stats *x) {
+    json_t *o = json_object();
+    set_number(&o, "needed", x->needed);
+    set_number(&o, "hits", x->hits);
+    set_number(&o, "evicted", x->evicted);
+    set_number(&o, "rings", x->rings);
+    set_number(&o, "waits", x->waits);
+    set_number(&o, "bytes", x->bytes);
+    return o;
+}
+
 json_t *fti_stats_json(const fti_stats_view *v) {
     const fti_stats *s = v->stats;
     json_t *o = json_object();
@@ -160,6 +171,7 @@ json_t *fti_stats_json(const fti_stats_view *v) {
     fti_json_set(&o, "preemptions", preemptions_json(s));
     fti_json_set(&o, "waiting_for", waiting_json(v));
     fti_json_set(&o, "held_steps", held_json(s));
+    fti_json_set(&o, "experts", experts_json(&s->experts));
     fti_json_set(&o, "rows_histogram", histogram(s->by_rows, s->rows));
     fti_json_set(&o, "decode_histogram", histogram(s->by_sequences, s->sequences));
     fti_json_set(&o, "queue_seconds", times_json(&s->queue));
@@ -252,6 +264,20 @@ static void memory_text(const fti_stats_view *v, fti_text *out) {
     line(out, "prefix_forgotten_total", "what", "snapshot", v->forgotten_snapshots);
 }
 
+static void experts_text(const fti_expert_stats *x, fti_text *out) {
+    head(out, "experts_total", "counter",
+         "Experts that steps needed, each once for a step and layer, where they lie in slots.");
+    line(out, "experts_total", "found", "slot", x->hits);
+    line(out, "experts_total", "found", "file", x->needed - x->hits);
+    single(out, "experts_evicted_total", "counter", "Experts that lost their slot.", x->evicted);
+    single(out, "expert_rings_total", "counter",
+           "Layers of steps that needed more experts than there were slots.", x->rings);
+    single(out, "expert_waits_total", "counter", "Times that an expert's bytes were waited for.",
+           x->waits);
+    single(out, "expert_bytes_total", "counter", "Bytes of experts that came from the file.",
+           x->bytes);
+}
+
 void fti_stats_text(const fti_stats_view *v, fti_text *out) {
     const fti_stats *s = v->stats;
     single(out, "steps_total", "counter", "Steps that have run.", s->steps);
@@ -266,6 +292,7 @@ void fti_stats_text(const fti_stats_view *v, fti_text *out) {
     single(out, "recomputed_rows_total", "counter", "Rows that had run before a preemption.",
            s->recomputed);
     memory_text(v, out);
+    experts_text(&s->experts, out);
     sizes_text(out, "step_rows_total", "Steps, by rows that ran.", s->by_rows, s->rows);
     sizes_text(out, "decode_batch_total", "Steps, by requests that decoded in them.",
                s->by_sequences, s->sequences);

@@ -27,7 +27,18 @@ void fti_times_add(fti_times *times, double seconds);
  * are none. */
 double fti_times_quantile(const fti_times *times, double q);
 
+/* Experts that lie in slots, since the engine was opened; each once for a step and layer. */
+typedef struct fti_expert_stats {
+    uint64_t needed;  /* by rows of steps, */
+    uint64_t hits;    /* and of those the ones that lay in slots; the others came from the file */
+    uint64_t evicted; /* that lost their slot */
+    uint64_t rings;   /* layers of steps that needed more experts than there were slots */
+    uint64_t waits;   /* for bytes that had not come when it was their turn */
+    uint64_t bytes;   /* that came from the file */
+} fti_expert_stats;
+
 typedef struct fti_stats {
+    fti_expert_stats experts;
     uint64_t steps, replays, prompt_rows, decode_rows;
     uint64_t reused;                      /* tokens that the prefix cache had */
     uint64_t recomputed;                  /* rows that had run before a preemption */

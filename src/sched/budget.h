@@ -20,7 +20,7 @@ typedef struct fti_budget_request {
     uint64_t snapshot_bytes; /* of the state of one */
     uint32_t snapshots;      /* places for copies of states, of the prefix cache */
     bool fewer_snapshots;    /* as many of them as fit into half of what is left */
-    uint64_t expert_slots; /* the fewest that experts can run in; 0: they lie in the weights */
+    uint64_t expert_slots;   /* the fewest that experts can run in; 0: they lie in the weights */
     uint64_t workspace;
     uint64_t step_buffers;
     uint32_t page_tokens;
