@@ -103,7 +103,7 @@ static void print_memory(json_t *memory) {
     (void)printf("\n%-22s %16s\n", "memory plan", "bytes");
     json_object_foreach(memory, key, value) {
         bool bytes = json_is_integer(value) && strcmp(key, "context") != 0 &&
-                     strcmp(key, "requests") != 0;
+                     strcmp(key, "requests") != 0 && strcmp(key, "snapshots") != 0;
         if (!bytes) {
             print_value(key, value);
             continue;
