@@ -59,7 +59,8 @@ void fti_locality_of(const fti_trace *t, size_t layer, fti_locality *out) {
     *out = (fti_locality){0};
     for (size_t s = 0; s < t->step_count; s++) {
         const size_t *start = &t->starts[s * t->layer_count + layer];
-        for (size_t i = start[0]; i < start[1]; i++) rows[t->entries[i].expert] += t->entries[i].rows;
+        for (size_t i = start[0]; i < start[1]; i++)
+            rows[t->entries[i].expert] += t->entries[i].rows;
     }
     spread(rows, experts, out);
     repetition(t, layer, out);

@@ -60,20 +60,20 @@ typedef struct run {
     fti_policy policy;
     uint32_t slots;
     uint32_t held_count;
-    uint32_t *held;  /* [most] experts with a slot */
-    uint32_t *place; /* [most] index in held plus 1, or 0 */
-    uint64_t *when;  /* [most] clock of the last use plus 1; 0: never used */
-    uint64_t *turn;  /* [most] turns of its layer at the last use */
-    uint64_t *turns; /* [layer_count] so far */
-    uint32_t *weight;        /* [most] lookups: LFU's, falling; of the whole trace for ORACLE */
-    bool *chosen;            /* [most] ORACLE's set */
-    uint64_t *next;          /* [most] BELADY: layer of a step of the next use */
-    uint64_t *entry_next;    /* [entry_count] the same after each lookup */
-    candidate *candidates;   /* [most] */
-    uint32_t *order;         /* [experts] of the layer at hand: hits, then misses */
-    uint32_t count, hits;    /* of these */
-    uint64_t clock;          /* layers of steps so far */
-    size_t layer;            /* at hand, in the pool */
+    uint32_t *held;        /* [most] experts with a slot */
+    uint32_t *place;       /* [most] index in held plus 1, or 0 */
+    uint64_t *when;        /* [most] clock of the last use plus 1; 0: never used */
+    uint64_t *turn;        /* [most] turns of its layer at the last use */
+    uint64_t *turns;       /* [layer_count] so far */
+    uint32_t *weight;      /* [most] lookups: LFU's, falling; of the whole trace for ORACLE */
+    bool *chosen;          /* [most] ORACLE's set */
+    uint64_t *next;        /* [most] BELADY: layer of a step of the next use */
+    uint64_t *entry_next;  /* [entry_count] the same after each lookup */
+    candidate *candidates; /* [most] */
+    uint32_t *order;       /* [experts] of the layer at hand: hits, then misses */
+    uint32_t count, hits;  /* of these */
+    uint64_t clock;        /* layers of steps so far */
+    size_t layer;          /* at hand, in the pool */
 } run;
 
 static void put(run *r, uint32_t id) {
@@ -228,8 +228,7 @@ static void count_all(run *r) {
 
 static void choose_set(run *r) {
     count_all(r);
-    for (uint32_t i = 0; i < r->pool->most; i++)
-        r->candidates[i] = (candidate){r->weight[i], i};
+    for (uint32_t i = 0; i < r->pool->most; i++) r->candidates[i] = (candidate){r->weight[i], i};
     choose_first(r->candidates, r->pool->most, r->slots);
     for (uint32_t i = 0; i < r->slots; i++) r->chosen[r->candidates[i].id] = true;
 }

@@ -190,11 +190,11 @@ static json_t *report_locality(const replay *r) {
                          layer->layer, layer->experts, o.touched, o.for_most, o.entropy,
                          log2(layer->experts), 100.0 * o.again, 100.0 * o.again_even);
         (void)json_array_append_new(
-            layers, json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "layer",
-                              (json_int_t)layer->layer, "experts", (json_int_t)layer->experts,
-                              "touched", (json_int_t)o.touched, "for_90_percent",
-                              (json_int_t)o.for_most, "entropy_bits", o.entropy, "again", o.again,
-                              "again_even", o.again_even));
+            layers,
+            json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "layer", (json_int_t)layer->layer,
+                      "experts", (json_int_t)layer->experts, "touched", (json_int_t)o.touched,
+                      "for_90_percent", (json_int_t)o.for_most, "entropy_bits", o.entropy, "again",
+                      o.again, "again_even", o.again_even));
     }
     return layers;
 }
@@ -209,11 +209,11 @@ static int run_all(replay *r, const char *path) {
     int code = 0;
     for (size_t i = 0; i < r->size_count && code == 0; i++) code = run_size(r, &r->sizes[i]);
     if (r->json && code == 0)
-        fti_cli_print_json(json_pack(
-            "{s:o, s:o, s:I, s:O, s:O}", "model",
-            fti_cli_json_text(r->trace.model, strlen(r->trace.model)), "hash",
-            json_sprintf("%016" PRIx64, r->trace.hash), "steps", (json_int_t)r->trace.step_count,
-            "routing", locality, "residency", r->rows));
+        fti_cli_print_json(json_pack("{s:o, s:o, s:I, s:O, s:O}", "model",
+                                     fti_cli_json_text(r->trace.model, strlen(r->trace.model)),
+                                     "hash", json_sprintf("%016" PRIx64, r->trace.hash), "steps",
+                                     (json_int_t)r->trace.step_count, "routing", locality,
+                                     "residency", r->rows));
     json_decref(locality);
     json_decref(r->rows);
     fti_pools_free(r->pools, r->pool_count);

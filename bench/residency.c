@@ -34,8 +34,10 @@ static int record(const fti_cli_call *call, const fti_bench_task *task) {
     /* A replayed step calls no operator. */
     ftk_status status = ftk_config_set(config, "backend.graphs", "off", NULL);
     code = status == FTK_OK ? 0 : fti_cli_fail(status, "backend.graphs cannot be set");
-    if (code == 0) code = fti_bench_subject_open(&subject, task, config, v->model);
-    else ftk_config_free(config);
+    if (code == 0)
+        code = fti_bench_subject_open(&subject, task, config, v->model);
+    else
+        ftk_config_free(config);
     if (code == 0) code = record_run(&subject, &recorder);
     if (code == 0) {
         fti_trace_name(&recorder.trace, v->model);

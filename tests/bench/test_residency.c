@@ -325,7 +325,8 @@ static void round_trip(void **state) {
 /* A file that holds, with one place changed. */
 static const char header[] =
     "{\"format\":\"freetoken-routing\",\"version\":1,\"model\":\"m\",\"hash\":\"00000000000000ff\","
-    "\"streams\":1,\"steps\":2,\"layers\":[{\"layer\":0,\"experts\":4,\"used\":2,\"part_bytes\":[8]},"
+    "\"streams\":1,\"steps\":2,\"layers\":[{\"layer\":0,\"experts\":4,\"used\":2,\"part_bytes\":[8]"
+    "},"
     "{\"layer\":3,\"experts\":4,\"used\":2,\"part_bytes\":[8,9]}]}\n"
     "[2,2,[[0,2,3,2],[1,1,2,2,3,1]]]\n[1,0,[[0,1,1,1],[]]]\n";
 
