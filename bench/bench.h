@@ -35,6 +35,10 @@ typedef struct fti_bench_values {
     bool csv;
     bool sparse;
     bool measure;
+    const char *record, *trace; /* of residency; the next as well */
+    const char *slots;
+    const char *policy;
+    bool per_layer;
 } fti_bench_values;
 
 static inline const fti_bench_values *fti_bench_values_of(const fti_cli_call *call) {
@@ -50,5 +54,8 @@ int fti_bench_kernels(const fti_cli_call *call);
 int fti_bench_read_file(const fti_cli_call *call);
 int fti_bench_provider_cost(const fti_cli_call *call);
 int fti_bench_profile_command(const fti_cli_call *call);
+int fti_bench_residency(const fti_cli_call *call);
+/* The half of it that replays a trace. */
+int fti_bench_replay(const fti_cli_call *call);
 
 #endif

@@ -16,6 +16,7 @@ enum {
     PROVIDER_COST = 1u << 8,
     PROFILE = 1u << 9,
     READ = 1u << 10,
+    RESIDENCY = 1u << 11,
     RUNNING = DECODE | PREFILL | BATCH | LOAD | COMPARE | PROVIDER_COST | PROFILE, /* run a model */
     ROWS = RUNNING | PEER | KERNELS | READ                                         /* print rows */
 };
@@ -23,8 +24,8 @@ enum {
 #define VALUE(member) offsetof(fti_bench_values, member)
 
 static const fti_cli_option option_table[] = {
-    {"model", "MODEL", "the checkpoint to run", NULL, VALUE(model), RUNNING | PEER, FTI_CLI_TEXT, 0,
-     0, 'm'},
+    {"model", "MODEL", "the checkpoint to run", NULL, VALUE(model), RUNNING | PEER | RESIDENCY,
+     FTI_CLI_TEXT, 0, 0, 'm'},
     {"model-b", "MODEL", "another checkpoint for B", NULL, VALUE(model_b), COMPARE, FTI_CLI_TEXT, 0,
      0, 0},
     {"scenario", "NAME",
@@ -35,26 +36,27 @@ static const fti_cli_option option_table[] = {
      "representation' or 'backend' (default: the rows' own)",
      NULL, VALUE(cause), COMPARE, FTI_CLI_TEXT, 0, 0, 0},
     {"batch", "N", "streams that run together (default 4)", NULL, VALUE(batch),
-     BATCH | COMPARE | PEER | PROFILE, FTI_CLI_U32, 1, 4096, 0},
+     BATCH | COMPARE | PEER | PROFILE | RESIDENCY, FTI_CLI_U32, 1, 4096, 0},
     {"tokens", "N", "tokens to generate in every run (default 128; load: 4)", NULL, VALUE(tokens),
-     DECODE | BATCH | LOAD | COMPARE | PEER | PROVIDER_COST | PROFILE, FTI_CLI_U32, 2, 1e9, 'n'},
+     DECODE | BATCH | LOAD | COMPARE | PEER | PROVIDER_COST | PROFILE | RESIDENCY, FTI_CLI_U32, 2,
+     1e9, 'n'},
     {"repeat", "N", "runs that are measured (default 10: fewer support no claim)", NULL,
      VALUE(repeat), RUNNING | KERNELS | READ, FTI_CLI_U32, 1, 10000, 0},
     {"warmup", "N", "runs before them that are not (default 1)", NULL, VALUE(warmup),
      RUNNING | PEER | KERNELS | READ, FTI_CLI_U32, 0, 10000, 0},
     {"prompt", "TEXT", "the prompt", NULL, VALUE(prompt),
-     DECODE | PREFILL | LOAD | COMPARE | PEER | PROFILE, FTI_CLI_TEXT, 0, 0, 'p'},
+     DECODE | PREFILL | LOAD | COMPARE | PEER | PROFILE | RESIDENCY, FTI_CLI_TEXT, 0, 0, 'p'},
     {"file", "FILE", "take prompts from FILE (-: standard input) instead of the built-in text",
-     NULL, VALUE(file), RUNNING | PEER, FTI_CLI_TEXT, 0, 0, 'f'},
+     NULL, VALUE(file), RUNNING | PEER | RESIDENCY, FTI_CLI_TEXT, 0, 0, 'f'},
     {"prompt-tokens", "N",
      "tokens of each prompt (default: decode one line, prefill 512, batch 64, load 16)", NULL,
-     VALUE(prompt_tokens), RUNNING | PEER, FTI_CLI_U32, 1, 1e9, 0},
+     VALUE(prompt_tokens), RUNNING | PEER | RESIDENCY, FTI_CLI_U32, 1, 1e9, 0},
     {"prose", NULL, "decode: natural text, where --prompt-tokens would repeat one line", NULL,
-     VALUE(prose), DECODE | COMPARE | PEER | PROFILE, FTI_CLI_FLAG, 0, 0, 0},
+     VALUE(prose), DECODE | COMPARE | PEER | PROFILE | RESIDENCY, FTI_CLI_FLAG, 0, 0, 0},
     {"cold", NULL, "load: drop the checkpoint from the page cache before every run", NULL,
      VALUE(cold), LOAD | COMPARE, FTI_CLI_FLAG, 0, 0, 0},
     {"set", "KEY=VALUE", "set a configuration key, such as backend.threads=1; may be repeated",
-     NULL, VALUE(set), RUNNING | PEER, FTI_CLI_LIST, 0, FTI_CLI_LIST_MAX, 0},
+     NULL, VALUE(set), RUNNING | PEER | RESIDENCY, FTI_CLI_LIST, 0, FTI_CLI_LIST_MAX, 0},
     {"set-b", "KEY=VALUE", "the same for B alone", NULL, VALUE(set_b), COMPARE, FTI_CLI_LIST, 0,
      FTI_CLI_LIST_MAX, 0},
     {"cmd", "COMMAND", "the other program, as /bin/sh -c runs it", NULL, VALUE(command), PEER,
@@ -88,6 +90,16 @@ static const fti_cli_option option_table[] = {
      VALUE(measure), SYNTH, FTI_CLI_FLAG, 0, 0, 0},
     {"output", "FILE", "where the checkpoint goes; it appears there when it is whole", NULL,
      VALUE(output), SYNTH, FTI_CLI_TEXT, 0, 0, 'o'},
+    {"record", "TRACE", "run the model and write down its routing", NULL, VALUE(record), RESIDENCY,
+     FTI_CLI_TEXT, 0, 0, 0},
+    {"trace", "TRACE", "replay a file of --record", NULL, VALUE(trace), RESIDENCY, FTI_CLI_TEXT, 0,
+     0, 0},
+    {"slots", "N|N%,...", "slots of each pool (default 10%,25%,50%,75%,100%)", NULL, VALUE(slots),
+     RESIDENCY, FTI_CLI_TEXT, 0, 0, 0},
+    {"policy", "NAME,...", "of lru, lfu, least-stale, oracle, belady (default all)", NULL,
+     VALUE(policy), RESIDENCY, FTI_CLI_TEXT, 0, 0, 0},
+    {"per-layer", NULL, "show each layer too", NULL, VALUE(per_layer), RESIDENCY, FTI_CLI_FLAG, 0,
+     0, 0},
     {"no-bandwidth", NULL, "do not measure the read bandwidth of memory (half a second)", NULL,
      VALUE(no_bandwidth), ROWS & ~READ, FTI_CLI_FLAG, 0, 0, 0},
     {"csv", NULL, "print one line of CSV for each figure", NULL, VALUE(csv), ROWS, FTI_CLI_FLAG, 0,
@@ -176,6 +188,14 @@ static const fti_cli_command command_table[] = {
      "of the line (--set); a configuration with others is not read.\n\n"
      "example: freetoken-bench profile --model model.gguf --threads 2 --scenario batch --batch 4",
      PROFILE, 0, 0, fti_bench_profile_command},
+    {"residency", "", "how often experts would lie in slots, under which policy",
+     "With --record runs a decode (or a batch of --batch N) with the provider that is linked into\n"
+     "this program and writes which experts each layer used in each step, and for how many rows.\n"
+     "With --trace replays such a file with several numbers of slots and policies, and runs no\n"
+     "model: hits, misses, evictions and bytes copied, decode and prefill apart; and what the\n"
+     "trace says of routing itself.\n\n"
+     "example: freetoken-bench residency --trace model.routing --slots 25%,50% --policy lru,belady",
+     RESIDENCY, 0, 0, fti_bench_residency},
     {"provider-cost", "", "what the boundary to a provider costs in a decode step",
      "Opens the model twice, with the provider linked into this program (A) and with the one\n"
      "that the configuration allows (B), behind the same tables, and generates with each in\n"
