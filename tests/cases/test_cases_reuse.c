@@ -142,6 +142,67 @@ static void d3_turns_go_on_where_they_ended(void **state) {
     ftk_engine_close(engine);
 }
 
+/* ---- dialogues ---- */
+
+#define TURNS 4u
+
+typedef struct dialogue {
+    ftk_message messages[2 * TURNS];
+    char answers[TURNS][512];
+    size_t count;
+} dialogue;
+
+static void say(dialogue *d, const char *role, const char *content) {
+    ftk_message *m = &d->messages[d->count++];
+    *m = (ftk_message)FTK_MESSAGE_INIT;
+    m->role = role;
+    m->content = content;
+    m->content_size = strlen(content);
+}
+
+static void answer(ftk_engine *engine, const dialogue *d, collected *c) {
+    *c = (collected){.then = note_reuse};
+    ftk_request r = FTK_REQUEST_INIT;
+    r.messages = d->messages;
+    r.message_count = d->count;
+    r.chat_flags = FTK_CHAT_NO_THINKING;
+    r.max_tokens = 30;
+    r.logprobs = 1;
+    r.on_event = collect;
+    r.user = c;
+    submit(engine, &r);
+    step_to_end(engine);
+    assert_int_equal(c->status, FTK_OK);
+}
+
+/* As a chat program asks: each time the whole dialogue, its answers as text. */
+static void d3_dialogues_go_on(void **state) {
+    static const char *const questions[TURNS] = {
+        "Tell me a story about a wolf and a lamb by the river, and say what they talked of.",
+        "And the fox?", "What did the crow say?", "How does it end?"};
+    static collected with, without;
+    dialogue d = {.count = 0};
+    (void)state;
+    ftk_engine *engine = fixture_open(DEMO_MODEL, cached);
+    for (size_t turn = 0; turn < TURNS; turn++) {
+        say(&d, "user", questions[turn]);
+        answer(engine, &d, &with);
+        uint64_t found = reused;
+        ftk_engine *other = fixture_open(DEMO_MODEL, fresh);
+        answer(other, &d, &without);
+        ftk_engine_close(other);
+        assert_int_equal(with.result.hash, without.result.hash);
+        assert_memory_equal(with.logprobs, without.logprobs, with.count * sizeof *with.logprobs);
+        print_message("turn %zu: %llu of %llu tokens reused\n", turn + 1, (unsigned long long)found,
+                      (unsigned long long)with.result.prompt_tokens);
+        assert_int_equal(found > 0, turn > 0);
+        assert_true(with.text_size < sizeof d.answers[turn]);
+        memcpy(d.answers[turn], with.text, with.text_size);
+        say(&d, "assistant", d.answers[turn]);
+    }
+    ftk_engine_close(engine);
+}
+
 static void d3_forgotten_on_demand(void **state) {
     (void)state;
     ftk_engine *engine = fixture_open(DEMO_MODEL, cached);
@@ -263,6 +324,7 @@ int main(void) {
         cmocka_unit_test(d2_again_then_shorter_then_longer),
         cmocka_unit_test(d3_shared_beginning_and_edits),
         cmocka_unit_test(d3_turns_go_on_where_they_ended),
+        cmocka_unit_test(d3_dialogues_go_on),
         cmocka_unit_test(d3_forgotten_on_demand),
         cmocka_unit_test(d5_whole_or_in_pieces),
         cmocka_unit_test(d8_graphs_past_many_pages),
