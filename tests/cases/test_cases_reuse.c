@@ -305,6 +305,94 @@ static void nobody_is_pushed_aside_for_ever(void **state) {
     }
 }
 
+/* Ends of every kind, of a request that others push aside every few steps. */
+static void check_end(const ftk_request *asked, uint32_t finish, const char *swap) {
+    static collected alone, pressed, c[40];
+    const char *const settings[] = {"scheduler.max_running",
+                                    "1",
+                                    "memory.kv_tokens",
+                                    "256",
+                                    "memory.snapshots",
+                                    "16",
+                                    "scheduler.prefill_tokens",
+                                    "16",
+                                    "scheduler.swap",
+                                    swap,
+                                    NULL};
+    const char *const apart[] = {"scheduler.prefix_cache", "false", "memory.kv_tokens", "256",
+                                 NULL};
+    ftk_request r = *asked;
+    ftk_engine *engine = fixture_open(DEMO_MODEL, apart);
+    alone = (collected){.count = 0};
+    r.user = &alone;
+    submit(engine, &r);
+    step_to_end(engine);
+    expect_ended(&alone, finish);
+    ftk_engine_close(engine);
+    engine = fixture_open(DEMO_MODEL, settings);
+    for (uint32_t round = 0; round < 3; round++) { /* the later ones reuse what there is */
+        uint32_t others = 0;
+        pressed = (collected){.count = 0};
+        r.user = &pressed;
+        submit(engine, &r);
+        for (uint32_t steps = 0; steps < 2000 && !atomic_load(&pressed.dones); steps++) {
+            step(engine);
+            if (steps % 9 != 8 || others == FTI_COUNT(c)) continue;
+            prompt urgent = {.count = 0};
+            append(&urgent, 500 + 7 * others, 5);
+            ftk_request u = request_for(&urgent, 2, &c[others]);
+            c[others++] = (collected){.count = 0};
+            u.priority = 1;
+            submit(engine, &u);
+        }
+        step_to_end(engine);
+        expect_ended(&pressed, finish);
+        assert_int_equal(pressed.result.hash, alone.result.hash);
+        assert_int_equal(pressed.text_size, alone.text_size);
+        assert_memory_equal(pressed.text, alone.text, alone.text_size);
+        expect_idle(engine);
+    }
+    json_t *o = stats_of(engine), *by = json_object_get(o, "preemptions");
+    assert_true(json_integer_value(json_object_get(by, strcmp(swap, "0") ? "swap" : "recompute")) >
+                6);
+    /* One that takes all pages, or goes to swap space, need not leave anything behind. */
+    assert_true(stat_of(engine, "reused_tokens") > 0 || asked->max_tokens != 60 ||
+                strcmp(swap, "0") != 0);
+    json_decref(o);
+    ftk_engine_close(engine);
+}
+
+static void ends_are_where_they_are_alone(void **state) {
+    static const char *const swaps[] = {"0", "8MiB"};
+    static collected plain;
+    (void)state;
+    prompt p = {.count = 0};
+    append(&p, 100, 90);
+    ftk_engine *engine = fixture_open(DEMO_MODEL, fresh);
+    run(engine, &p, 60, &plain);
+    int32_t end = 0;
+    while (!ftk_token_is_end(engine, end)) end++;
+    ftk_engine_close(engine);
+    /* From the middle of the text, across whatever borders its tokens have there. */
+    char stop[24] = {0};
+    memcpy(stop, plain.text + plain.text_size * 2 / 3, sizeof stop - 1);
+    const char *const stops[] = {stop};
+    for (size_t i = 0; i < FTI_COUNT(swaps); i++) {
+        ftk_request r = request_for(&p, 60, &plain);
+        r.stop = stops;
+        r.stop_count = 1;
+        check_end(&r, FTK_FINISH_STOP, swaps[i]);
+        r = request_for(&p, 0, &plain); /* up to the end of the context */
+        check_end(&r, FTK_FINISH_LENGTH, swaps[i]);
+        const ftk_logit_bias likely = {end, 9.0f};
+        r = request_for(&p, 150, &plain); /* an end token that comes some day */
+        r.ignore_end = 0;
+        r.sampling.biases = &likely;
+        r.sampling.bias_count = 1;
+        check_end(&r, FTK_FINISH_STOP, swaps[i]);
+    }
+}
+
 static int setup(void **state) {
     (void)state;
     ftk_engine *engine = fixture_open(DEMO_MODEL, NULL);
@@ -329,6 +417,7 @@ int main(void) {
         cmocka_unit_test(d5_whole_or_in_pieces),
         cmocka_unit_test(d8_graphs_past_many_pages),
         cmocka_unit_test(nobody_is_pushed_aside_for_ever),
+        cmocka_unit_test(ends_are_where_they_are_alone),
     };
     return cmocka_run_group_tests_name("test_cases_reuse", tests, setup, teardown);
 }
