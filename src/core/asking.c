@@ -66,10 +66,10 @@ static ftk_status copy_tokens(const ftk_engine *e, const ftk_request *r, fti_ids
 }
 
 static ftk_status prompt_of(const ftk_engine *e, const ftk_request *r, fti_ids *prompt,
-                            ftk_error *err) {
+                            uint64_t *said, ftk_error *err) {
     if (r->tokens) return copy_tokens(e, r, prompt, err);
     if (r->messages)
-        return fti_chat_encode(e, r->messages, r->message_count, r->chat_flags, prompt, err);
+        return fti_chat_encode(e, r->messages, r->message_count, r->chat_flags, prompt, said, err);
     if (r->text_flags & ~FTK_TOKENIZE_SPECIAL)
         return fti_fail(err, FTK_E_ARGUMENT, "unknown text_flags 0x%x", r->text_flags);
     const ftk_str text = {r->text, r->text_size};
@@ -78,8 +78,9 @@ static ftk_status prompt_of(const ftk_engine *e, const ftk_request *r, fti_ids *
 }
 
 ftk_status fti_check_request(const ftk_engine *e, const ftk_request *asked, fti_ids *prompt,
-                             ftk_error *err) {
+                             uint64_t *said, ftk_error *err) {
+    *said = 0;
     FTI_TRY(check_fields(e, asked, err));
-    FTI_TRY(prompt_of(e, asked, prompt, err));
+    FTI_TRY(prompt_of(e, asked, prompt, said, err));
     return fti_check_ids(e, prompt->data, prompt->count, err);
 }

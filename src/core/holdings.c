@@ -9,9 +9,10 @@
  * put on the stream cannot be overwritten before it was read.
  *
  * Prefixes are kept where it costs no step of its own: at the end of a prompt, at the end of
- * an answer, where a step ends on the border of a page anyway, and at the last border that a
- * prompt has in common with one that came before, for which its prefill is cut in two: what
- * two have had in common, a third is likely to begin with.
+ * an answer, and where a step ends on the border of a page anyway. A prefill is cut in two at
+ * the last border that a prompt has in common with one that came before: what two have had in
+ * common, a third is likely to begin with. And in a dialogue, instead of the prompt's end, where
+ * the answer is opened: the next turn has what was said, but not what opens the thinking.
  */
 #include "core/service.h"
 
@@ -99,9 +100,15 @@ static uint32_t pages_needed(const ftk_engine *e, const fti_request *r) {
     return pages < r->page_limit ? pages : r->page_limit;
 }
 
+/* Where the snapshot is made that every request has a slot for. */
+static uint64_t snapshot_place(const fti_request *r) {
+    return r->said ? r->said : r->counts.prompt;
+}
+
 static void state_needs(const ftk_engine *e, const fti_service *s, fti_request *r) {
     uint64_t run = r->peak > r->counts.computed ? r->peak : r->counts.computed;
-    bool reserve = s->reserves && run < r->counts.prompt;
+    if (r->matched && r->match.tokens > run) run = r->match.tokens;
+    bool reserve = s->reserves && run < snapshot_place(r);
     bool swap = s->overcommits && r->unit_count == 0;
     r->waiter.needs = (fti_room){.slots = 1 + reserve,
                                  .pages = pages_needed(e, r) - (r->matched ? r->match.shared : 0),
@@ -277,10 +284,15 @@ static ftk_status fill(ftk_engine *e, const fti_request *r, ftk_error *err) {
     return r->matched ? restore(e, r, err) : fti_clear_state(e, r->slot, err);
 }
 
-/* Where the prefill is to stop for a moment, since others have come that far too. */
+/* Where the prefill is to stop next for a moment: since others have come that far too, or where
+ * a dialogue's next turn will go on. */
 static uint64_t cut_of(const fti_service *s, const fti_request *r) {
-    bool wanted = s->caches && !s->prefix.stateless && r->match.common > r->counts.computed;
-    return wanted ? r->match.common : 0;
+    const uint64_t places[] = {r->match.common, r->said};
+    uint64_t cut = 0;
+    if (!s->caches || s->prefix.stateless) return 0;
+    for (size_t i = 0; i < FTI_COUNT(places); i++)
+        if (places[i] > r->counts.computed && (cut == 0 || places[i] < cut)) cut = places[i];
+    return cut;
 }
 
 static void settle_in(fti_service *s, fti_request *r) {
@@ -428,14 +440,14 @@ bool fti_holdings_grow(ftk_engine *e, fti_request *r, uint64_t positions) {
 static int32_t snapshot_slot(fti_service *s, fti_request *r, uint64_t before) {
     const uint64_t at = r->counts.computed, prompt = r->counts.prompt;
     int32_t slot = -1;
-    if (at == prompt && r->reserve >= 0) {
+    if (at == snapshot_place(r) && r->reserve >= 0) {
         slot = r->reserve;
         r->reserve = -1;
         return slot;
     }
     bool cut = at == r->counts.cut && before < at;
     bool border = at < prompt && at > r->peak && at % FTI_PAGE_TOKENS == 0;
-    bool end = at == prompt && at > r->peak;
+    bool end = at == prompt && r->said == 0 && at > r->peak;
     if (cut || end) (void)fti_prefix_evict(&s->prefix, 0, 1);
     if (cut || end || border) (void)fti_numbers_take(&s->slots, 1, &slot);
     return slot;
@@ -447,6 +459,7 @@ void fti_holdings_snapshot(ftk_engine *e, fti_request *r, uint64_t before) {
     if (!s->caches || (at > r->counts.prompt && at != r->counts.cut)) return;
     pthread_mutex_lock(&s->lock);
     int32_t slot = s->prefix.stateless ? -1 : snapshot_slot(s, r, before);
+    if (at == r->counts.cut) r->counts.cut = cut_of(s, r);
     if (s->prefix.stateless && at == r->counts.prompt)
         (void)fti_prefix_add(&s->prefix, r->ids, at, r->pages, -1);
     pthread_mutex_unlock(&s->lock);
@@ -462,6 +475,8 @@ void fti_holdings_snapshot(ftk_engine *e, fti_request *r, uint64_t before) {
 /* ---- the end ---- */
 
 void fti_holdings_release(fti_service *s, fti_request *r, bool keep) {
+    if (!keep && r->counts.computed > 0)
+        fti_prefix_forget(&s->prefix, r->ids, fti_request_known(r), r->match.tokens);
     if (r->state == FTI_REQUEST_RUNNING)
         leave(s, r, keep);
     else

@@ -60,6 +60,7 @@ typedef struct fti_request {
     int32_t *ids; /* prompt and chosen tokens: [capacity] */
     size_t capacity;
     fti_request_counts counts;
+    uint64_t said;       /* of a dialogue: tokens before the answer is opened, else 0 */
     uint32_t max_tokens; /* of this request, never 0 */
     bool ignore_end;
     fti_sampling sampling;

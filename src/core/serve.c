@@ -555,6 +555,7 @@ ftk_status ftk_submit(ftk_engine *e, const ftk_request *asked, uint64_t *id, ftk
         return fti_fail(err, FTK_E_ARGUMENT, "engine, request and id must not be NULL");
     FTI_TRY(fti_engine_need(e, FTI_STAGE_READY, err));
     fti_ids prompt = {0};
+    uint64_t said;
     fti_request *r = NULL;
     const fti_service *s = e->service;
     const fti_request_limits limits = {.context = e->budget.context,
@@ -562,14 +563,17 @@ ftk_status ftk_submit(ftk_engine *e, const ftk_request *asked, uint64_t *id, ftk
                                        .most_rows = e->settings.prefill_tokens,
                                        .swaps = s->units.count > 0,
                                        .state_units = s->swap.state_units};
-    ftk_status status = fti_check_request(e, asked, &prompt, err);
+    ftk_status status = fti_check_request(e, asked, &prompt, &said, err);
     if (status == FTK_OK)
         status = fti_request_create(asked, prompt.data, prompt.count, &limits, &r, err);
     fti_ids_free(&prompt);
     if (status == FTK_OK) status = fti_holdings_check(s, r, err);
-    if (status == FTK_OK) return enqueue(e, r, id);
-    fti_request_free(r);
-    return status;
+    if (status != FTK_OK) {
+        fti_request_free(r);
+        return status;
+    }
+    r->said = said;
+    return enqueue(e, r, id);
 }
 
 ftk_status ftk_cancel(ftk_engine *e, uint64_t id, ftk_error *err) {

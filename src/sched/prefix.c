@@ -205,6 +205,37 @@ void fti_prefix_hold(fti_prefix *t, const fti_prefix_match *match, int32_t *page
     if (match->slot >= 0) fti_numbers_hold(t->slots, &match->slot, 1);
 }
 
+/* ---- what has failed ---- */
+
+static uint64_t end_of(const fti_prefix_node *n) {
+    return n->depth + n->tokens;
+}
+
+static void forget_parts(fti_prefix *t, fti_prefix_node *parent, const int32_t *ids, uint64_t count,
+                         uint64_t from) {
+    for (fti_prefix_node *n = parent->child, *next; n; n = next) {
+        next = n->after;
+        if (n->tokens < FTI_PAGE_TOKENS && begins(n, ids, count) && end_of(n) >= from)
+            remove_leaf(t, n);
+    }
+}
+
+void fti_prefix_forget(fti_prefix *t, const int32_t *ids, uint64_t count, uint64_t from) {
+    fti_prefix_node *at = &t->root, *n = at;
+    for (uint64_t depth = 0; n; depth += FTI_PAGE_TOKENS) {
+        at = n;
+        if (at != &t->root && end_of(at) >= from) drop_slot(t, at);
+        forget_parts(t, at, ids + depth, count - depth, from);
+        n = next_whole(at, ids + depth, count - depth);
+    }
+    while (at != &t->root && !at->child && end_of(at) >= from) {
+        n = at->parent;
+        remove_leaf(t, at);
+        at = n;
+    }
+    prune(t, at, NULL);
+}
+
 /* ---- keeping ---- */
 
 static fti_prefix_node *same_child(const fti_prefix_node *parent, const int32_t *ids,

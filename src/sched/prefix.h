@@ -75,6 +75,9 @@ bool fti_prefix_add(fti_prefix *tree, const int32_t *ids, uint64_t count, const 
 void fti_prefix_evictable(const fti_prefix *tree, uint32_t *pages, uint32_t *slots);
 /* Forgets until so many pages and slots are free. False: so many there are not. */
 bool fti_prefix_evict(fti_prefix *tree, uint32_t pages, uint32_t slots);
+/* Forgets from which states ids[count] could go on at `from` or later, with the nodes that lead
+ * nowhere without: what a sequence that has failed went on from, and what it has left. */
+void fti_prefix_forget(fti_prefix *tree, const int32_t *ids, uint64_t count, uint64_t from);
 /* Forgets everything. */
 void fti_prefix_clear(fti_prefix *tree);
 

@@ -20,6 +20,7 @@
 #include <xxhash.h>
 
 #include "core/config.h"
+#include "core/service.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -609,6 +610,88 @@ static ftk_status ask_polled(uint64_t *digest, ftk_error *err) {
     return status == FTK_OK ? other : status;
 }
 
+/* ---- with too little room ---- */
+
+static ftk_engine *tight;
+
+static void open_tight(const char *swap) {
+    const char *const settings[] = {"scheduler.max_running",
+                                    "3",
+                                    "scheduler.prefill_tokens",
+                                    "16",
+                                    "memory.kv_tokens",
+                                    "192",
+                                    "memory.snapshots",
+                                    "4",
+                                    "scheduler.overcommit",
+                                    "true",
+                                    "scheduler.swap",
+                                    swap,
+                                    "backend.threads",
+                                    "1",
+                                    NULL};
+    tight = fixture_open(with.model.s, settings);
+}
+
+static ftk_status submit_tight(uint32_t which, uint64_t *id, ftk_error *err) {
+    static const struct {
+        size_t prompt;
+        uint32_t tokens;
+    } sizes[] = {{70, 12}, {40, 30}, {20, 12}};
+    int32_t ids[70];
+    for (size_t i = 0; i < sizes[which].prompt; i++) ids[i] = (int32_t)(3 + i * (which + 3) % 250);
+    ftk_request r = FTK_REQUEST_INIT;
+    r.tokens = ids;
+    r.token_count = sizes[which].prompt;
+    r.max_tokens = sizes[which].tokens;
+    r.ignore_end = 1;
+    r.priority = (int32_t)which;
+    return ftk_submit(tight, &r, id, err);
+}
+
+/* Three that do not fit together, the last with a higher priority in the middle of it all; the
+ * second is cancelled. Whatever fails, each that was taken ends once, and the accounts add up. */
+static ftk_status ask_tight(uint64_t *digest, ftk_error *err) {
+    ftk_status status = FTK_OK, asked[3] = {FTK_E_STATE, FTK_E_STATE, FTK_E_STATE};
+    uint64_t ids[3], cancelled = 0;
+    ftk_engine *usual = with.engine;
+    with.engine = tight; /* of which drain asks */
+    uint32_t rows = 1;
+    asked[0] = submit_tight(0, &ids[0], err);
+    asked[1] = submit_tight(1, &ids[1], err);
+    for (uint32_t i = 0; i < 1000 && (rows > 0 || i < 20); i++) {
+        if (i == 6) asked[2] = submit_tight(2, &ids[2], err);
+        if (i == 14 && asked[1] == FTK_OK) (void)ftk_cancel(tight, ids[1], NULL);
+        if (ftk_engine_step(tight, &rows, err) != FTK_OK) status = err->status;
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        ftk_error end = FTK_ERROR_INIT;
+        ftk_status ended = asked[i];
+        if (ended == FTK_OK) ended = drain(ids[i], i == 1 ? &cancelled : digest, &end);
+        if (asked[i] == FTK_OK && ended != FTK_OK) *err = end;
+        if (ended != FTK_OK) status = ended;
+    }
+    with.engine = usual;
+    const char *fault = fti_holdings_fault(tight->service);
+    if (fault) return fti_fail(err, FTK_E_INTERNAL, "the accounts of %s", fault);
+    if (tight->service->requests) return fti_fail(err, FTK_E_INTERNAL, "somebody is left");
+    return status;
+}
+
+static void requests_with_too_little_room(void **state) {
+    static const char *const swaps[] = {"0", "1MiB"};
+    (void)state;
+    for (size_t i = 0; i < FTI_COUNT(swaps); i++) {
+        open_tight(swaps[i]);
+        sweep_both(i ? "requests that are swapped" : "requests that are preempted", ask_tight);
+        const fti_stats *stats = &tight->service->stats;
+        print_message("%lu preempted, %lu tokens reused\n", (unsigned long)stats->preempted[i],
+                      (unsigned long)stats->reused);
+        assert_true(stats->preempted[i] > 30 && stats->reused > 1000);
+        ftk_engine_close(tight);
+    }
+}
+
 typedef struct heard {
     uint64_t digest;
     uint32_t dones;
@@ -720,9 +803,13 @@ static void requests(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_opening), cmocka_unit_test(configurations),
-        cmocka_unit_test(opening_an_engine), cmocka_unit_test(texts),
-        cmocka_unit_test(requests),          cmocka_unit_test(reports),
+        cmocka_unit_test(the_first_opening),
+        cmocka_unit_test(configurations),
+        cmocka_unit_test(opening_an_engine),
+        cmocka_unit_test(texts),
+        cmocka_unit_test(requests),
+        cmocka_unit_test(reports),
+        cmocka_unit_test(requests_with_too_little_room),
     };
     return cmocka_run_group_tests_name("test_memory", tests, with_all, without_all);
 }

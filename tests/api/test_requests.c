@@ -12,6 +12,7 @@
 
 #include "api/collect.h"
 #include "core/checkpoint.h"
+#include "core/service.h"
 
 #define MANY SHAPES
 
@@ -954,6 +955,11 @@ static uint64_t run_tokens(ftk_engine *engine, int32_t first, collected *c, bool
     return id;
 }
 
+static int keep_reuse(collected *c, const ftk_event *event) {
+    if (event->type == FTK_EVENT_DONE) *(uint64_t *)c->with = event->reused_tokens;
+    return 0;
+}
+
 static void check_poison(float poison) {
     text path = poisoned_model(poison);
     const char *const settings[] = {"scheduler.max_running", "4", "memory.kv_tokens", "512", NULL};
@@ -979,6 +985,58 @@ static void check_poison(float poison) {
         expect_idle(engine);
     }
     free(alone);
+    free(c);
+    ftk_engine_close(engine);
+}
+
+static uint64_t run_half(ftk_engine *engine, collected *c, int32_t poison_at, int32_t tail) {
+    int32_t ids[170];
+    ftk_request r = FTK_REQUEST_INIT;
+    const ftk_logit_bias never = {0, -INFINITY};
+    for (int32_t i = 0; i < 170; i++) ids[i] = 100 + (i < 140 ? i : tail + i);
+    if (poison_at) ids[poison_at] = 0;
+    r.tokens = ids;
+    r.token_count = FTI_COUNT(ids);
+    r.max_tokens = 6;
+    r.chunk = 32; /* so that steps end on borders, where states are kept unseen */
+    r.ignore_end = 1;
+    r.sampling.biases = &never;
+    r.sampling.bias_count = 1;
+    r.on_event = collect;
+    r.user = c;
+    c->then = keep_reuse;
+    return c->id = submit(engine, &r);
+}
+
+/* A prompt that breaks in its second page, of which the first is shared with others that run
+ * beside it and after it: it fails alone, each time, and nobody goes on from what it left. */
+static void d6_not_finite_is_not_kept(void **state) {
+    (void)state;
+    text path = poisoned_model(NAN);
+    const char *const settings[] = {"scheduler.max_running", "4", "memory.kv_tokens", "2048", NULL};
+    ftk_engine *engine = fixture_open(path.s, settings);
+    collected *c = new_collected(8);
+    static uint64_t reuse[8];
+    for (size_t i = 0; i < 8; i++) c[i].with = &reuse[i];
+    run_half(engine, &c[0], 0, 0);
+    step_to_end(engine);
+    expect_ended(&c[0], FTK_FINISH_LENGTH);
+    for (size_t i = 1; i < 7; i += 2) {
+        run_half(engine, &c[i], 100, 0);
+        run_half(engine, &c[i + 1], 0, 0);
+        step_to_end(engine);
+        expect_ended(&c[i], FTK_FINISH_ERROR);
+        assert_int_equal(c[i].status, FTK_E_NON_FINITE);
+        assert_true(reuse[i] <= 64);
+        expect_ended(&c[i + 1], FTK_FINISH_LENGTH);
+        assert_int_equal(c[i + 1].result.hash, c[0].result.hash);
+        assert_null(fti_holdings_fault(engine->service));
+        const fti_prefix *tree = &engine->service->prefix;
+        for (const fti_prefix_node *n = tree->oldest; n; n = n->newer)
+            for (uint32_t k = 0; k < n->tokens; k++) assert_int_not_equal(n->ids[k], 0);
+        expect_idle(engine);
+    }
+    assert_true(reuse[4] + reuse[6] > 0);
     free(c);
     ftk_engine_close(engine);
 }
@@ -1303,6 +1361,7 @@ int main(void) {
         cmocka_unit_test(steps_inside_callbacks_are_refused),
         cmocka_unit_test(closed_with_requests_in_flight),
         cmocka_unit_test(d6_not_finite_fails_one),
+        cmocka_unit_test(d6_not_finite_is_not_kept),
         cmocka_unit_test(polled_events),
         cmocka_unit_test(polled_to_the_end),
         cmocka_unit_test(evaluation_needs_the_engine),

@@ -1,10 +1,10 @@
 /*
  * test_soak.c: many random requests of random priorities in small pools, a third of them
- * cancelled while they wait, in their prompt, in their answer or by their callback; with all
- * reserved at admission, and with too little, so that they are preempted. After every step
- * each page, slot and unit of swap space has the holders that say so; every answer is that of
- * a solo run, or its beginning; at the end everything is back. `test_soak N` runs N requests
- * in each way, `test_soak N WAY` in one of them (0, 1, 2).
+ * cancelled while they wait, in their prompt, in their answer, by their callback or another's; with
+ * all reserved at admission, and with too little, so that they are preempted. After every step each
+ * page, slot and unit of swap space has the holders that say so; every answer is that of a solo
+ * run, or its beginning; at the end everything is back. `test_soak N` runs N requests in each way,
+ * `test_soak N WAY` in one of them (0, 1, 2).
  */
 #include <dirent.h>
 #include <setjmp.h>
@@ -43,6 +43,9 @@ typedef struct live {
     bool cancelled, wrong;
 } live;
 
+static live all[LIVE];
+static ftk_engine *soaked;
+static uint64_t callback_seed;
 static int32_t known[KINDS][LENGTH];
 static uint64_t finished, cancelled, tokens_compared;
 
@@ -84,9 +87,17 @@ static void learn_answers(ftk_engine *engine) {
     }
 }
 
+/* Cancels somebody else, whatever that one is doing: waiting, running, off the machine. */
+static void cancel_another(void) {
+    live *l = &all[below(&callback_seed, LIVE)];
+    if (!l->id || below(&callback_seed, 160) > 0) return;
+    if (ftk_cancel(soaked, l->id, NULL) == FTK_OK) l->cancelled = true;
+}
+
 static int follow(void *user, const ftk_event *event) {
     live *l = user;
     if (event->type == FTK_EVENT_TOKEN) {
+        cancel_another();
         l->wrong |= l->count >= l->max_tokens || event->token != known[l->kind][l->count];
         l->count++;
         tokens_compared++;
@@ -117,7 +128,7 @@ static void submit_random(ftk_engine *engine, live *l, uint64_t *seed) {
 
 /* ---- accounts ---- */
 
-static void check_accounts(const ftk_engine *engine, const live *all) {
+static void check_accounts(const ftk_engine *engine) {
     json_t *o = stats_of(engine), *r;
     uint64_t running = 0, waiting = 0, lives = 0;
     const char *fault = fti_holdings_fault(engine->service);
@@ -168,7 +179,7 @@ static uint64_t resident_bytes(void) {
 
 /* ---- the run ---- */
 
-static void one_step(ftk_engine *engine, live *all, uint64_t *submitted, uint64_t *seed) {
+static void one_step(ftk_engine *engine, uint64_t *submitted, uint64_t *seed) {
     for (uint32_t tries = below(seed, 4); tries > 0 && *submitted < total; tries--) {
         live *l = &all[below(seed, LIVE)];
         if (l->id) continue;
@@ -181,7 +192,7 @@ static void one_step(ftk_engine *engine, live *all, uint64_t *submitted, uint64_
         assert_int_equal(ftk_cancel(engine, l->id, NULL), FTK_OK);
     }
     step(engine);
-    check_accounts(engine, all);
+    check_accounts(engine);
 }
 
 /* Whatever the run was about has happened. */
@@ -219,8 +230,10 @@ static void soak(const char *preempt, const char *overcommit, const char *swap) 
                                     "2",
                                     NULL};
     ftk_engine *engine = fixture_open(model.s, settings);
-    live all[LIVE] = {{0}};
     uint64_t seed = 2024, submitted = 0, resident = 0;
+    memset(all, 0, sizeof all);
+    soaked = engine;
+    callback_seed = 7;
     finished = cancelled = tokens_compared = 0;
     learn_answers(engine);
     /* All of it touched, so that only what is lost makes the process grow. */
@@ -228,7 +241,7 @@ static void soak(const char *preempt, const char *overcommit, const char *swap) 
     if (s->swap.memory) memset(s->swap.memory, 0, s->units.count * s->swap.unit_bytes);
     size_t files = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
     while (finished < total) {
-        one_step(engine, all, &submitted, &seed);
+        one_step(engine, &submitted, &seed);
         if (resident == 0 && finished > total / 10) resident = resident_bytes();
     }
     expect_idle(engine);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "api/collect.h"
+#include "core/service.h"
 #include "support/counts.h"
 
 #define THREADS 8u
@@ -212,6 +213,7 @@ static void *use_all_of_it(void *argument) {
         ftk_request r = request_of(&story, &p, NULL);
         uint64_t id, dropped;
         r.logprobs = 2;
+        r.priority = (int32_t)(c->number % 3);
         c->wrong += ftk_submit(c->engine, &r, &id, NULL) != FTK_OK;
         c->wrong += ftk_submit(c->engine, &r, &dropped, NULL) != FTK_OK;
         ask_small_questions(c);
@@ -242,6 +244,40 @@ static void eight_callers(void **state) {
     assert_int_equal(stat_of(engine, "requests_ended"), THREADS * ROUNDS * 2);
     expect_idle(engine);
     ftk_engine_close(engine);
+}
+
+/* The same where their requests push each other aside. */
+static void eight_callers_in_little_room(void **state) {
+    static const char *const swaps[] = {"0", "8MiB"};
+    (void)state;
+    for (size_t i = 0; i < FTI_COUNT(swaps); i++) {
+        const char *const settings[] = {"scheduler.max_running",
+                                        "4",
+                                        "memory.kv_tokens",
+                                        "128",
+                                        "memory.snapshots",
+                                        "6",
+                                        "scheduler.overcommit",
+                                        "true",
+                                        "scheduler.swap",
+                                        swaps[i],
+                                        "backend.threads",
+                                        "1",
+                                        NULL};
+        ftk_engine *engine = fixture_open(DEMO_MODEL, settings);
+        caller callers[THREADS];
+        expect_start(engine, FTK_OK);
+        assert_int_equal(start_callers(callers, engine, use_all_of_it), 0);
+        join_callers(callers);
+        assert_int_equal(ftk_engine_stop(engine, NULL), FTK_OK);
+        expect_idle(engine);
+        const fti_service *s = engine->service;
+        assert_null(fti_holdings_fault(s));
+        print_message("%lu preempted, %lu tokens reused\n", (unsigned long)s->stats.preempted[i],
+                      (unsigned long)s->stats.reused);
+        if (!FIXTURE_SLOW_BUILD) assert_true(s->stats.preempted[i] > 0);
+        ftk_engine_close(engine);
+    }
 }
 
 static atomic_uint ended_of_any;
@@ -505,6 +541,7 @@ int main(void) {
         cmocka_unit_test(start_stop_start),
         cmocka_unit_test(stop_from_a_callback),
         cmocka_unit_test(eight_callers),
+        cmocka_unit_test(eight_callers_in_little_room),
         cmocka_unit_test(eight_pollers),
         cmocka_unit_test(generate_beside_the_thread),
         cmocka_unit_test(thread_stopped_under_generate),

@@ -142,6 +142,67 @@ static void d3_turns_go_on_where_they_ended(void **state) {
     ftk_engine_close(engine);
 }
 
+/* ---- dialogues ---- */
+
+#define TURNS 4u
+
+typedef struct dialogue {
+    ftk_message messages[2 * TURNS];
+    char answers[TURNS][512];
+    size_t count;
+} dialogue;
+
+static void say(dialogue *d, const char *role, const char *content) {
+    ftk_message *m = &d->messages[d->count++];
+    *m = (ftk_message)FTK_MESSAGE_INIT;
+    m->role = role;
+    m->content = content;
+    m->content_size = strlen(content);
+}
+
+static void answer(ftk_engine *engine, const dialogue *d, collected *c) {
+    *c = (collected){.then = note_reuse};
+    ftk_request r = FTK_REQUEST_INIT;
+    r.messages = d->messages;
+    r.message_count = d->count;
+    r.chat_flags = FTK_CHAT_NO_THINKING;
+    r.max_tokens = 30;
+    r.logprobs = 1;
+    r.on_event = collect;
+    r.user = c;
+    submit(engine, &r);
+    step_to_end(engine);
+    assert_int_equal(c->status, FTK_OK);
+}
+
+/* As a chat program asks: each time the whole dialogue, its answers as text. */
+static void d3_dialogues_go_on(void **state) {
+    static const char *const questions[TURNS] = {
+        "Tell me a story about a wolf and a lamb by the river, and say what they talked of.",
+        "And the fox?", "What did the crow say?", "How does it end?"};
+    static collected with, without;
+    dialogue d = {.count = 0};
+    (void)state;
+    ftk_engine *engine = fixture_open(DEMO_MODEL, cached);
+    for (size_t turn = 0; turn < TURNS; turn++) {
+        say(&d, "user", questions[turn]);
+        answer(engine, &d, &with);
+        uint64_t found = reused;
+        ftk_engine *other = fixture_open(DEMO_MODEL, fresh);
+        answer(other, &d, &without);
+        ftk_engine_close(other);
+        assert_int_equal(with.result.hash, without.result.hash);
+        assert_memory_equal(with.logprobs, without.logprobs, with.count * sizeof *with.logprobs);
+        print_message("turn %zu: %llu of %llu tokens reused\n", turn + 1, (unsigned long long)found,
+                      (unsigned long long)with.result.prompt_tokens);
+        assert_int_equal(found > 0, turn > 0);
+        assert_true(with.text_size < sizeof d.answers[turn]);
+        memcpy(d.answers[turn], with.text, with.text_size);
+        say(&d, "assistant", d.answers[turn]);
+    }
+    ftk_engine_close(engine);
+}
+
 static void d3_forgotten_on_demand(void **state) {
     (void)state;
     ftk_engine *engine = fixture_open(DEMO_MODEL, cached);
@@ -244,6 +305,94 @@ static void nobody_is_pushed_aside_for_ever(void **state) {
     }
 }
 
+/* Ends of every kind, of a request that others push aside every few steps. */
+static void check_end(const ftk_request *asked, uint32_t finish, const char *swap) {
+    static collected alone, pressed, c[40];
+    const char *const settings[] = {"scheduler.max_running",
+                                    "1",
+                                    "memory.kv_tokens",
+                                    "256",
+                                    "memory.snapshots",
+                                    "16",
+                                    "scheduler.prefill_tokens",
+                                    "16",
+                                    "scheduler.swap",
+                                    swap,
+                                    NULL};
+    const char *const apart[] = {"scheduler.prefix_cache", "false", "memory.kv_tokens", "256",
+                                 NULL};
+    ftk_request r = *asked;
+    ftk_engine *engine = fixture_open(DEMO_MODEL, apart);
+    alone = (collected){.count = 0};
+    r.user = &alone;
+    submit(engine, &r);
+    step_to_end(engine);
+    expect_ended(&alone, finish);
+    ftk_engine_close(engine);
+    engine = fixture_open(DEMO_MODEL, settings);
+    for (uint32_t round = 0; round < 3; round++) { /* the later ones reuse what there is */
+        uint32_t others = 0;
+        pressed = (collected){.count = 0};
+        r.user = &pressed;
+        submit(engine, &r);
+        for (uint32_t steps = 0; steps < 2000 && !atomic_load(&pressed.dones); steps++) {
+            step(engine);
+            if (steps % 9 != 8 || others == FTI_COUNT(c)) continue;
+            prompt urgent = {.count = 0};
+            append(&urgent, 500 + 7 * others, 5);
+            ftk_request u = request_for(&urgent, 2, &c[others]);
+            c[others++] = (collected){.count = 0};
+            u.priority = 1;
+            submit(engine, &u);
+        }
+        step_to_end(engine);
+        expect_ended(&pressed, finish);
+        assert_int_equal(pressed.result.hash, alone.result.hash);
+        assert_int_equal(pressed.text_size, alone.text_size);
+        assert_memory_equal(pressed.text, alone.text, alone.text_size);
+        expect_idle(engine);
+    }
+    json_t *o = stats_of(engine), *by = json_object_get(o, "preemptions");
+    assert_true(json_integer_value(json_object_get(by, strcmp(swap, "0") ? "swap" : "recompute")) >
+                6);
+    /* One that takes all pages, or goes to swap space, need not leave anything behind. */
+    assert_true(stat_of(engine, "reused_tokens") > 0 || asked->max_tokens != 60 ||
+                strcmp(swap, "0") != 0);
+    json_decref(o);
+    ftk_engine_close(engine);
+}
+
+static void ends_are_where_they_are_alone(void **state) {
+    static const char *const swaps[] = {"0", "8MiB"};
+    static collected plain;
+    (void)state;
+    prompt p = {.count = 0};
+    append(&p, 100, 90);
+    ftk_engine *engine = fixture_open(DEMO_MODEL, fresh);
+    run(engine, &p, 60, &plain);
+    int32_t end = 0;
+    while (!ftk_token_is_end(engine, end)) end++;
+    ftk_engine_close(engine);
+    /* From the middle of the text, across whatever borders its tokens have there. */
+    char stop[24] = {0};
+    memcpy(stop, plain.text + plain.text_size * 2 / 3, sizeof stop - 1);
+    const char *const stops[] = {stop};
+    for (size_t i = 0; i < FTI_COUNT(swaps); i++) {
+        ftk_request r = request_for(&p, 60, &plain);
+        r.stop = stops;
+        r.stop_count = 1;
+        check_end(&r, FTK_FINISH_STOP, swaps[i]);
+        r = request_for(&p, 0, &plain); /* up to the end of the context */
+        check_end(&r, FTK_FINISH_LENGTH, swaps[i]);
+        const ftk_logit_bias likely = {end, 9.0f};
+        r = request_for(&p, 150, &plain); /* an end token that comes some day */
+        r.ignore_end = 0;
+        r.sampling.biases = &likely;
+        r.sampling.bias_count = 1;
+        check_end(&r, FTK_FINISH_STOP, swaps[i]);
+    }
+}
+
 static int setup(void **state) {
     (void)state;
     ftk_engine *engine = fixture_open(DEMO_MODEL, NULL);
@@ -263,10 +412,12 @@ int main(void) {
         cmocka_unit_test(d2_again_then_shorter_then_longer),
         cmocka_unit_test(d3_shared_beginning_and_edits),
         cmocka_unit_test(d3_turns_go_on_where_they_ended),
+        cmocka_unit_test(d3_dialogues_go_on),
         cmocka_unit_test(d3_forgotten_on_demand),
         cmocka_unit_test(d5_whole_or_in_pieces),
         cmocka_unit_test(d8_graphs_past_many_pages),
         cmocka_unit_test(nobody_is_pushed_aside_for_ever),
+        cmocka_unit_test(ends_are_where_they_are_alone),
     };
     return cmocka_run_group_tests_name("test_cases_reuse", tests, setup, teardown);
 }

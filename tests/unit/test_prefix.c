@@ -48,7 +48,7 @@ typedef struct world {
     int32_t written[PAGES][FTI_PAGE_TOKENS];
     sequence states[SLOTS];
     request running[REQUESTS];
-    uint64_t hits, tails, evictions;
+    uint64_t hits, tails, evictions, failures;
 } world;
 
 /* Few different pages, so that sequences part and meet in every way. */
@@ -186,6 +186,30 @@ static void end(world *w, request *r, bool keep) {
     r->slot = -1;
 }
 
+/* A request that fails leaves nothing of its own, and takes along what it went on from; what lies
+ * before that, and what others have, stays. */
+static void break_down(world *w, request *r, uint64_t *seed) {
+    uint64_t from = below(seed, (uint32_t)r->seq.count + 1), before = 0, others = 0;
+    for (const fti_prefix_node *n = w->tree.oldest; n; n = n->newer) {
+        sequence path;
+        path_of(n, &path);
+        bool own = same_beginning(&r->seq, &path, path.count);
+        others += n->slot >= 0 && !(own && path.count >= from);
+        if (own && path.count < from && path.count > before && n->slot >= 0) before = path.count;
+    }
+    fti_prefix_forget(&w->tree, r->seq.ids, r->seq.count, from);
+    for (const fti_prefix_node *n = w->tree.oldest; n; n = n->newer) others -= n->slot >= 0;
+    assert_int_equal(others, 0);
+    if (!w->tree.stateless) assert_int_equal(longest_by_force(w, &r->seq), before);
+    for (const fti_prefix_node *n = w->tree.oldest; n; n = n->newer) {
+        sequence path;
+        path_of(n, &path);
+        assert_false(path.count >= from && !n->child && same_beginning(&r->seq, &path, path.count));
+    }
+    end(w, r, false);
+    w->failures++;
+}
+
 /* A snapshot of a beginning, as after a step that ended there. */
 static void keep_beginning(world *w, const request *r, uint64_t *seed) {
     int32_t slot = -1;
@@ -215,13 +239,15 @@ static void run_world(bool stateless) {
             (void)start(&w, r, &seed);
         else if (below(&seed, 2))
             keep_beginning(&w, r, &seed);
+        else if (below(&seed, 16) == 0)
+            break_down(&w, r, &seed);
         else
             end(&w, r, below(&seed, 4) > 0);
         check_holders(&w);
     }
     print_message("%lu found, %lu in part of a page, %lu had to forget\n", w.hits, w.tails,
                   w.evictions);
-    assert_true(w.hits > 1000 && w.evictions > 100 && w.tails > 300);
+    assert_true(w.hits > 1000 && w.evictions > 100 && w.tails > 300 && w.failures > 200);
     for (size_t i = 0; i < REQUESTS; i++)
         if (w.running[i].page_count) end(&w, &w.running[i], false);
     fti_prefix_clear(&w.tree);
