@@ -274,6 +274,15 @@ static void dot_panel(const fti_cpu_matrix *m, bool as_float, const uint8_t *con
     }
 }
 
+/* A single row of activations reads on and on as the processor foresees, but for where another
+ * stretch begins: so much of it is asked for while the one before ends. */
+#define STRETCH_START 2048u
+
+static void fetch_stretch(const fti_cpu_matrix *m, uint64_t rows, const uint8_t *start) {
+    uint64_t bytes = rows * m->row_bytes < STRETCH_START ? rows * m->row_bytes : STRETCH_START;
+    for (uint64_t i = 0; i < bytes; i += 64) __builtin_prefetch(start + i, 0, 2);
+}
+
 /* Rows begin .. end - 1 of a matrix for the rows of a tile. A panel that would
  * reach past the end repeats its last row and drops what comes of it. `after`: the
  * weights that come then, or NULL. */
@@ -286,6 +295,7 @@ static void dot_rows(const fti_cpu_matrix *m, bool as_float, bool accumulate, ui
         for (uint32_t r = 0; r < PANEL_ROWS; r++)
             rows[r] = m->data + (i + (r < count ? r : count - 1)) * m->row_bytes;
         t->next = i + PANEL_ROWS < end ? m->data + (i + PANEL_ROWS) * m->row_bytes : after;
+        if (t->count == 1 && after && t->next == after) fetch_stretch(m, PANEL_ROWS, after);
         dot_panel(m, as_float, rows, count, t, acc);
         for (uint32_t n = 0; n < t->count; n++) {
             float *y = t->y[n] + i;
@@ -339,13 +349,22 @@ static void expert_rows(const fti_cpu_grouped *a, uint32_t e, uint64_t begin, ui
     }
 }
 
+/* Which experts have pairs is known here and not when the work is cut up. So the panels of
+ * those that do are counted through, one expert after the other, and each item has an equal
+ * share of them: a thread reads long stretches of memory instead of a piece of every expert. */
 static void grouped_matmul(const void *args, uint64_t begin, uint64_t end) {
     const fti_cpu_grouped *a = args;
-    uint32_t e = busy_expert(a, 0);
-    while (e < a->experts) {
+    uint64_t panels = (a->rows + PANEL_ROWS - 1) / PANEL_ROWS, busy = 0, before = 0;
+    for (uint32_t e = 0; e < a->experts; e++) busy += a->offsets[e + 1] != a->offsets[e];
+    uint64_t first = begin * busy * panels / a->shares, last = end * busy * panels / a->shares;
+    for (uint32_t e = busy_expert(a, 0); before < last; before += panels) {
         uint32_t next = busy_expert(a, e + 1);
-        expert_rows(a, e, begin, end,
-                    next < a->experts ? expert_data(a, next) + begin * a->expert.row_bytes : NULL);
+        uint64_t from = before < first ? first - before : 0;
+        uint64_t to = last - before < panels ? last - before : panels;
+        bool more = before + panels < last;
+        if (from < to)
+            expert_rows(a, e, from * PANEL_ROWS, to == panels ? a->rows : to * PANEL_ROWS,
+                        more ? expert_data(a, next) : NULL);
         e = next;
     }
 }

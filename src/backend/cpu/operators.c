@@ -217,8 +217,12 @@ static ftk_status grouped_matmul(ftk_stream *stream, const ftk_op_grouped_matmul
     args.offsets = r->offsets;
     args.pairs = r->pairs;
     args.experts = b->experts;
+    args.rows = b->rows;
+    uint64_t pairs = (uint64_t)r->rows * r->used, busy = pairs < b->experts ? pairs : b->experts;
+    args.shares = busy * ((b->rows + FTI_CPU_PANEL - 1) / FTI_CPU_PANEL);
     return fti_cpu_enqueue(stream, kernels_of(stream)->grouped_matmul, &args, sizeof args,
-                           r->rows ? b->rows : 0, panel_grain_of(b->cols * r->rows * r->used));
+                           args.shares,
+                           grain_of(b->cols * FTI_CPU_PANEL * (pairs / (busy + 1) + 1)));
 }
 
 static ftk_status rope(ftk_stream *stream, const ftk_op_rope *op) {
