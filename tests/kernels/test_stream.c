@@ -127,17 +127,6 @@ static void capabilities(void **state) {
     rig_close(&masked);
 }
 
-static void absurd_thread_count_is_refused(void **state) {
-    (void)state;
-    fti_backend_options options = {100000, 0, false};
-    fti_backend *backend = NULL;
-    ftk_error error = FTK_ERROR_INIT;
-    assert_int_equal(fti_cpu_backend_create(&options, &backend, &error), FTK_E_ARGUMENT);
-    assert_null(backend);
-    assert_non_null(strstr(error.message, "100000"));
-    assert_non_null(strstr(error.message, "backend.threads"));
-}
-
 /* ---- copies and launches ---- */
 
 static void copies_of_any_size(void **state) {
@@ -518,7 +507,6 @@ int main(void) {
         cmocka_unit_test(memory_is_zeroed_aligned_and_accounted),
         cmocka_unit_test(impossible_allocation_fails),
         cmocka_unit_test(capabilities),
-        cmocka_unit_test(absurd_thread_count_is_refused),
         cmocka_unit_test(copies_of_any_size),
         cmocka_unit_test(launch_checks_its_arguments),
         cmocka_unit_test(graph_equals_eager),

@@ -21,6 +21,9 @@ typedef struct fti_cpu_backend {
     fti_cpu_kernels kernels; /* the reference, overridden by what may be used */
     uint32_t kernel_mask;
     bool float_numerics;
+    uint32_t pinned;    /* threads */
+    uint64_t spread;    /* nodes that large blocks are spread over, a bit each; 0: are not */
+    atomic_bool placed; /* that the system did so once */
     atomic_ullong memory_used;
 } fti_cpu_backend;
 
@@ -70,6 +73,15 @@ extern const ftk_if_kernels fti_cpu_launcher;
 /* ---- system.c: what the machine, the affinity mask and the cgroup grant ---- */
 
 uint32_t fti_cpu_threads_allowed(void);
+/* How many threads run where `asked` are asked for, 0 leaving the choice: never more than
+ * allowed, since those beyond would only wait for each other. */
+uint32_t fti_cpu_threads_granted(uint32_t asked);
+/* The nodes that have memory, a bit each, of the first 64; 1 where the system names none. */
+uint64_t fti_cpu_memory_nodes(void);
+/* Pages of `memory` go to `nodes` in turn as they are first written; whether the system agrees. */
+bool fti_cpu_interleave(void *memory, size_t bytes, uint64_t nodes);
+/* Bytes of this process that lie in huge pages, of its own memory and of files. */
+void fti_cpu_huge_pages(uint64_t *allocated, uint64_t *mapped);
 uint64_t fti_cpu_memory_available(void);
 /* What cgroups grant at most: thousandths of a processor, and bytes; UINT64_MAX: no
  * limit, though version 1 states one beyond all memory instead. */

@@ -180,6 +180,26 @@ static ftk_status start_workers(fti_pool *pool, ftk_error *err) {
                     pool->started + 2, pool->threads, strerror(failed));
 }
 
+/* The number of the n-th processor in a set, counted round. */
+static size_t nth_processor(const cpu_set_t *set, uint32_t n) {
+    uint32_t left = n % (uint32_t)CPU_COUNT(set);
+    for (size_t i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, set) && left-- == 0) return i;
+    return 0;
+}
+
+uint32_t fti_pool_pin(fti_pool *pool) {
+    cpu_set_t allowed, one;
+    uint32_t pinned = 0;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 0;
+    for (uint32_t i = 0; i < pool->started; i++) {
+        CPU_ZERO(&one);
+        CPU_SET(nth_processor(&allowed, i + 1), &one);
+        pinned += pthread_setaffinity_np(pool->workers[i], sizeof one, &one) == 0;
+    }
+    return pinned;
+}
+
 ftk_status fti_pool_create(uint32_t threads, fti_pool **out, ftk_error *err) {
     char *memory = fti_calloc(1, sizeof(fti_pool) + CACHE_LINE);
     if (!memory) return fti_no_memory(err, sizeof(fti_pool), "the thread pool");
