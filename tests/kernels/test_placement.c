@@ -177,10 +177,10 @@ static void the_provenance_says_it(void **state) {
     assert_true(json_is_integer(json_object_get(placement, "huge_pages_allocated")));
     assert_true(json_is_integer(json_object_get(placement, "huge_pages_mapped")));
     bool said = false;
-    size_t i;
-    const json_t *note;
-    json_array_foreach(notes, i, note) said |=
-        strncmp(json_string_value(note), "backend.threads is 1000, ", 25) == 0;
+    for (size_t i = 0; i < json_array_size(notes); i++) {
+        const char *note = json_string_value(json_array_get(notes, i));
+        said = said || strncmp(note, "backend.threads is 1000, ", 25) == 0;
+    }
     assert_true(said);
     json_decref(o);
     ftk_report_free(json);

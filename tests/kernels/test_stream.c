@@ -127,6 +127,37 @@ static void capabilities(void **state) {
     rig_close(&masked);
 }
 
+#if defined(__x86_64__)
+static bool runs_avx512_vnni(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+
+/* The kernel tests compare bits for one mask of each table; here every mask is held to the
+ * table that it stands for, by what has run. */
+static void each_mask_runs_its_kernels(void **state) {
+    (void)state;
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (!avx2) print_message("skip: this processor has no AVX2\n");
+    if (!runs_avx512_vnni()) print_message("skip: this processor has no AVX-512 with VNNI\n");
+    for (uint32_t mask = 0; mask < 8; mask++) {
+        rig r = rig_open_as(mask, 1, false);
+        float x[4] = {0};
+        ftk_op_swiglu op = {.gate = x, .up = x, .y = x, .rows = 1, .n = 4};
+        fti_stream_counts counts;
+        assert_int_equal(r.op->swiglu(r.stream, &op), FTK_OK);
+        assert_int_equal(ops(&r)->stream_sync(r.stream), FTK_OK);
+        ops(&r)->stream_counts(r.stream, &counts);
+        bool vector = avx2 && (mask & FTI_CPU_MASK_AVX2), widest = vector && mask == 7;
+        assert_int_equal(counts.reference, !vector);
+        assert_int_equal(counts.vector, vector);
+        assert_int_equal(counts.avx512, widest && runs_avx512_vnni());
+        rig_close(&r);
+    }
+}
+#endif
+
 /* ---- copies and launches ---- */
 
 static void copies_of_any_size(void **state) {
@@ -507,6 +538,9 @@ int main(void) {
         cmocka_unit_test(memory_is_zeroed_aligned_and_accounted),
         cmocka_unit_test(impossible_allocation_fails),
         cmocka_unit_test(capabilities),
+#if defined(__x86_64__)
+        cmocka_unit_test(each_mask_runs_its_kernels),
+#endif
         cmocka_unit_test(copies_of_any_size),
         cmocka_unit_test(launch_checks_its_arguments),
         cmocka_unit_test(graph_equals_eager),
