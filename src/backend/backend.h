@@ -60,6 +60,7 @@ typedef struct fti_stream_counts {
     uint64_t provider;  /* kernels of the provider */
     uint64_t copies;    /* copies and clears */
     uint64_t replays;   /* graphs launched */
+    uint64_t beside;    /* operators that ran at the same time as the one before them */
     /* Embeddings of n rows, of which a step has one; the last counts all larger ones. */
     uint64_t rows[FTI_COUNTED_ROWS + 1];
 } fti_stream_counts;

@@ -42,6 +42,22 @@ fti_cpu_backend *fti_cpu_stream_backend(ftk_stream *stream);
 ftk_status fti_cpu_enqueue(ftk_stream *stream, ftk_cpu_kernel function, const void *args,
                            size_t args_bytes, uint64_t items, uint64_t grain);
 
+/* What a matrix product writes, and what it reads that another operator may write. */
+typedef struct fti_cpu_span {
+    const void *begin;
+    uint64_t bytes;
+} fti_cpu_span;
+typedef struct fti_cpu_reach {
+    fti_cpu_span output;
+    fti_cpu_span input[3];
+} fti_cpu_reach;
+
+/* The same for a product. In a graph, those that follow each other and touch nothing of each
+ * other's run at the same time: the threads wait for each other once for all of them. */
+ftk_status fti_cpu_enqueue_product(ftk_stream *stream, ftk_cpu_kernel function, const void *args,
+                                   size_t args_bytes, uint64_t items, uint64_t grain,
+                                   const fti_cpu_reach *reach);
+
 /* Answers a refused call: FTK_E_ARGUMENT; a capture in progress becomes invalid. */
 ftk_status fti_cpu_refuse(ftk_stream *stream);
 

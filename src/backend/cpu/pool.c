@@ -141,12 +141,14 @@ static void run_parallel(fti_pool *pool, const job *j) {
     pthread_mutex_unlock(&pool->turn);
 }
 
-void fti_pool_run(fti_pool *pool, ftk_cpu_kernel function, const void *args, uint64_t items,
-                  uint64_t grain) {
-    if (items == 0) return;
+uint64_t fti_pool_chunk(const fti_pool *pool, uint64_t items, uint64_t grain) {
     uint64_t pieces = (uint64_t)pool->threads * CHUNKS_PER_THREAD;
     uint64_t chunk = (items - 1) / pieces + 1;
-    chunk = (chunk + grain - 1) / grain * grain;
+    return (chunk + grain - 1) / grain * grain;
+}
+
+static void run_cut(fti_pool *pool, ftk_cpu_kernel function, const void *args, uint64_t items,
+                    uint64_t chunk) {
     fti_fpenv saved = fti_fpenv_enter();
     if (pool->threads == 1 || items <= chunk) {
         function(args, 0, items);
@@ -155,6 +157,15 @@ void fti_pool_run(fti_pool *pool, ftk_cpu_kernel function, const void *args, uin
         run_parallel(pool, &j);
     }
     fti_fpenv_leave(saved);
+}
+
+void fti_pool_run(fti_pool *pool, ftk_cpu_kernel function, const void *args, uint64_t items,
+                  uint64_t grain) {
+    if (items > 0) run_cut(pool, function, args, items, fti_pool_chunk(pool, items, grain));
+}
+
+void fti_pool_run_each(fti_pool *pool, ftk_cpu_kernel function, const void *args, uint64_t items) {
+    if (items > 0) run_cut(pool, function, args, items, 1);
 }
 
 uint32_t fti_pool_threads(const fti_pool *pool) {
