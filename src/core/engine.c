@@ -100,7 +100,7 @@ static ftk_status find_backend(const opening *o, fti_backend_create *create, ftk
  * run would wait for each other: fewer of them serve the operator better than a refusal. */
 static void note_fewer_threads(ftk_engine *e, uint32_t asked) {
     char note[160];
-    if (asked <= e->threads) return;
+    if (e->threads == 0 || asked <= e->threads) return; /* 0: not a matter of this backend */
     int size = snprintf(note, sizeof note,
                         "backend.threads is %u, affinity and cgroup allow %u: %u %s", asked,
                         e->threads, e->threads, e->threads == 1 ? "thread runs" : "threads run");
