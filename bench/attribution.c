@@ -51,6 +51,7 @@ static const struct {
     {"provenance.policy.*.asked", FTI_BENCH_IGNORED, 0},
     {"provenance.memory.available", FTI_BENCH_IGNORED, 0},
     {"provenance.memory.budget", FTI_BENCH_IGNORED, 0},
+    {"provenance.backend.placement.huge*", FTI_BENCH_IGNORED, 0}, /* as the system likes */
     /* Knobs: every setting, what was loaded, and the file. */
     {"provenance.policy.backend.*.value", FTI_BENCH_KNOB, FTI_BENCH_BACKEND},
     {"provenance.policy.numerics.value", FTI_BENCH_KNOB, FTI_BENCH_MODEL_EXECUTION},

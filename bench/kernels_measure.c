@@ -70,7 +70,7 @@ static ftk_status add_variant(fti_bench_variants *variants, uint32_t mask, ftk_e
 }
 
 ftk_status fti_bench_variants_open(uint32_t threads, fti_bench_variants *out, ftk_error *err) {
-    *out = (fti_bench_variants){.threads = threads ? threads : fti_cpu_threads_allowed()};
+    *out = (fti_bench_variants){.threads = fti_cpu_threads_granted(threads)};
     uint32_t features = fti_cpu_features();
     ftk_status status = add_variant(out, 0, err);
     uint32_t mask = 0;

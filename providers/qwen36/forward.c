@@ -393,8 +393,9 @@ static void full_mixer(pass *p, const qwen36_layer *l, const ftk_activation *a) 
     project(p, l, T_O, &o, p->w.x, FTK_MATMUL_ACCUMULATE);
 }
 
-static void route(pass *p, const qwen36_layer *l, const ftk_activation *f) {
+static ftk_activation routed_experts(pass *p, const qwen36_layer *l, const ftk_activation *f) {
     const qwen36_config *c = &p->m->config;
+    uint64_t pairs = (uint64_t)p->step->rows * c->used_experts;
     ftk_op_route route = {
         .logits = p->w.router,
         .logits_stride = c->experts,
@@ -402,31 +403,19 @@ static void route(pass *p, const qwen36_layer *l, const ftk_activation *f) {
         .row_sequence = p->step->row_sequence,
     };
     ftk_op_ensure ensure = {l->experts[B_GATE], p->w.routing};
-    project(p, l, T_ROUTER, f, p->w.router, 0);
     ENQUEUE(p, p->m->ops->route(p->step->stream, &route));
     ENQUEUE(p, p->m->ops->ensure(p->step->stream, &ensure));
-}
-
-static void routed_experts(pass *p, const qwen36_layer *l, const ftk_activation *f) {
-    const qwen36_config *c = &p->m->config;
-    uint64_t pairs = (uint64_t)p->step->rows * c->used_experts;
     grouped(p, l, B_GATE, f, p->w.gate, c->used_experts);
     grouped(p, l, B_UP, f, p->w.up, c->used_experts);
     swiglu(p, p->w.gate, p->w.up, pairs, c->expert_ff);
-    ftk_activation h = quantize(p, p->w.gate, p->w.expert_packed, pairs, c->expert_ff,
-                                l->expert_formats);
-    grouped(p, l, B_DOWN, &h, p->w.contributions, 1);
+    return quantize(p, p->w.gate, p->w.expert_packed, pairs, c->expert_ff, l->expert_formats);
 }
 
-static void shared_expert(pass *p, const qwen36_layer *l, const ftk_activation *f) {
+static ftk_activation shared_expert(pass *p, const qwen36_layer *l) {
     const qwen36_config *c = &p->m->config;
-    project(p, l, T_SHARED_GATE_INP, f, p->w.shared_logit, 0);
-    project(p, l, T_SHARED_GATE, f, p->w.shared_gate, 0);
-    project(p, l, T_SHARED_UP, f, p->w.shared_up, 0);
     swiglu(p, p->w.shared_gate, p->w.shared_up, p->step->rows, c->shared_ff);
-    ftk_activation h = quantize(p, p->w.shared_gate, p->w.shared_packed, p->step->rows,
-                                c->shared_ff, l->shared_formats);
-    project(p, l, T_SHARED_DOWN, &h, p->w.shared, 0);
+    return quantize(p, p->w.shared_gate, p->w.shared_packed, p->step->rows, c->shared_ff,
+                    l->shared_formats);
 }
 
 static void moe(pass *p, const qwen36_layer *l) {
@@ -434,9 +423,15 @@ static void moe(pass *p, const qwen36_layer *l) {
     norm(p, p->w.x, l->w[T_POST_NORM], p->w.normed, p->step->rows);
     ftk_activation f = quantize(p, p->w.normed, p->w.normed_packed, p->step->rows, c->hidden,
                                 l->moe_formats);
-    route(p, l, &f);
-    shared_expert(p, l, &f); /* while what the routing lacks is on its way */
-    routed_experts(p, l, &f);
+    /* Products that do not need each other follow each other, so that a graph may run them
+     * at the same time. */
+    project(p, l, T_ROUTER, &f, p->w.router, 0);
+    project(p, l, T_SHARED_GATE_INP, &f, p->w.shared_logit, 0);
+    project(p, l, T_SHARED_GATE, &f, p->w.shared_gate, 0);
+    project(p, l, T_SHARED_UP, &f, p->w.shared_up, 0);
+    ftk_activation hidden = routed_experts(p, l, &f), shared = shared_expert(p, l);
+    grouped(p, l, B_DOWN, &hidden, p->w.contributions, 1);
+    project(p, l, T_SHARED_DOWN, &shared, p->w.shared, 0);
     ftk_op_combine combine = {.contributions = p->w.contributions,
                               .weights = p->w.routing.weights,
                               .shared = p->w.shared,

@@ -33,10 +33,22 @@ static inline uint64_t fti_kv_bytes(uint32_t type, uint64_t n) {
 #define FTI_CPU_MASK_NEON        8u
 
 typedef struct fti_backend_options {
-    uint32_t threads;     /* 0: as many as affinity and cgroup allow */
+    uint32_t threads;     /* at most; 0, or more: as many as affinity and cgroup allow */
     uint32_t kernel_mask; /* variants that may be used; 0: reference only */
     bool float_numerics;  /* weights dequantised, f32 activations; verification only */
+    bool pin;             /* each thread that the backend starts stays on one processor */
+    bool interleave;      /* the pages of large blocks of memory go to all nodes in turn */
 } fti_backend_options;
+
+/* Where threads and memory are: what came of `pin` and `interleave`, and of the wish for huge
+ * pages, which the system grants as it likes. */
+typedef struct fti_placement {
+    uint32_t pinned;         /* threads */
+    uint32_t nodes;          /* of memory that the machine has */
+    bool interleaved;        /* some block of memory is */
+    uint64_t huge_allocated; /* bytes of this process in huge pages just now */
+    uint64_t huge_mapped;    /* the same of files */
+} fti_placement;
 
 #define FTI_COUNTED_ROWS 1024u
 
@@ -49,6 +61,7 @@ typedef struct fti_stream_counts {
     uint64_t provider;  /* kernels of the provider */
     uint64_t copies;    /* copies and clears */
     uint64_t replays;   /* graphs launched */
+    uint64_t beside;    /* operators that ran at the same time as the one before them */
     /* Embeddings of n rows, of which a step has one; the last counts all larger ones. */
     uint64_t rows[FTI_COUNTED_ROWS + 1];
 } fti_stream_counts;
@@ -67,6 +80,8 @@ typedef struct fti_backend_ops {
                                     const char **lacks);
     /* Bytes that an engine may plan with. */
     uint64_t (*memory_available)(const fti_backend *);
+
+    void (*placement)(const fti_backend *, fti_placement *out);
 
     /* Device memory, 64-byte aligned, zeroed. Accounted: see memory_used. */
     ftk_status (*alloc)(fti_backend *, uint64_t bytes, const char *what, void **out,
@@ -131,8 +146,7 @@ typedef ftk_status (*fti_backend_create)(const fti_backend_options *options, fti
                                          ftk_error *err);
 #define FTI_BACKEND_MODULE_ENTRY "fti_backend_module_create"
 
-/* The built-in backend. `threads` beyond four times what affinity and cgroup allow
- * is refused with FTK_E_ARGUMENT. */
+/* The built-in backend. */
 ftk_status fti_cpu_backend_create(const fti_backend_options *options, fti_backend **out,
                                   ftk_error *err) FTI_WARN_UNUSED;
 

@@ -129,6 +129,7 @@ static ftk_status map_descriptor(fti_checkpoint *c, int fd, ftk_error *err) {
     if (c->size == 0) return FTK_OK; /* cannot be mapped; the parser refuses it by size */
     void *data = mmap(NULL, (size_t)c->size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (data == MAP_FAILED) return fail_errno(c, err, "map");
+    (void)madvise(data, (size_t)c->size, MADV_HUGEPAGE); /* a wish; some systems read so too */
     c->data = data;
     c->mapped = true;
     return FTK_OK;

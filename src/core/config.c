@@ -150,6 +150,7 @@ static const word kv_words[] = {{"auto", FTI_KV_AUTO},
 static const word fused_words[] = {
     {"auto", FTI_FUSED_AUTO}, {"require", FTI_FUSED_REQUIRE}, {"off", FTI_FUSED_OFF}};
 static const word kernel_words[] = {{"auto", UINT32_MAX}, {"reference", 0}};
+static const word numa_words[] = {{"local", FTI_NUMA_LOCAL}, {"interleave", FTI_NUMA_INTERLEAVE}};
 static const word auto_threads[] = {{"auto", 0}};
 static const word auto_bytes[] = {{"auto", FTI_BYTES_AUTO}};
 static const word auto_count[] = {{"auto", FTI_AUTO_COUNT}};
@@ -189,6 +190,8 @@ static const setting settings[] = {
     {NUMBER("backend.kernels", kernel_mask, FORM_MASK, UINT32_MAX, 0, UINT32_MAX),
      WORDS(kernel_words)},
     {INTEGER("backend.threads", threads, 0, 0, 1024), WORDS(auto_threads)},
+    {BOOL("backend.pin", pin, false)},
+    {WORD("backend.numa", numa), WORDS(numa_words)},
     {WORD("numerics", numerics), WORDS(numerics_words)},
     {SECTION("memory")},
     {SIZE("memory.device", memory_device, FTI_BYTES_AUTO, 1), WORDS(auto_bytes)},

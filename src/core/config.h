@@ -16,6 +16,7 @@ typedef enum {
 typedef enum { FTI_AUTO, FTI_ON, FTI_OFF } fti_switch; /* auto | on | off */
 /* Elements of the KV cache; auto: f16, or f32 where numerics is float. */
 typedef enum { FTI_KV_AUTO, FTI_KV_F16, FTI_KV_BF16, FTI_KV_Q8_0, FTI_KV_F32 } fti_kv_type;
+typedef enum { FTI_NUMA_LOCAL, FTI_NUMA_INTERLEAVE } fti_numa;
 typedef enum { FTI_NUMERICS_EXACT, FTI_NUMERICS_FLOAT } fti_numerics;
 typedef enum { FTI_FUSED_AUTO, FTI_FUSED_REQUIRE, FTI_FUSED_OFF } fti_fused;
 
@@ -62,6 +63,8 @@ struct ftk_config {
      * variant bits whose meaning is the backend's. */
     uint32_t kernel_mask; /* UINT32_MAX auto, 0 reference */
     uint32_t threads;     /* backend.threads, 0 auto */
+    bool pin;
+    fti_numa numa;
 
     fti_numerics numerics;
 

@@ -96,13 +96,28 @@ static ftk_status find_backend(const opening *o, fti_backend_create *create, ftk
     return FTK_OK;
 }
 
+/* A configuration outlives the machine that it was written for, and threads beyond what may
+ * run would wait for each other: fewer of them serve the operator better than a refusal. */
+static void note_fewer_threads(ftk_engine *e, uint32_t asked) {
+    char note[160];
+    if (e->threads == 0 || asked <= e->threads) return; /* 0: not a matter of this backend */
+    int size = snprintf(note, sizeof note,
+                        "backend.threads is %u, affinity and cgroup allow %u: %u %s", asked,
+                        e->threads, e->threads, e->threads == 1 ? "thread runs" : "threads run");
+    const ftk_str text = {note, (uint64_t)size};
+    fti_ctx_note(&e->ctx, text);
+    fti_log(e, FTK_LOG_WARNING, "%s", note);
+}
+
 static ftk_status open_backend(const opening *o, ftk_error *err) {
     fti_backend_create create;
     FTI_TRY(find_backend(o, &create, err));
     const fti_backend_options options = {.threads = o->config->threads,
                                          .kernel_mask = o->config->kernel_mask,
                                          .float_numerics = o->config->numerics ==
-                                                           FTI_NUMERICS_FLOAT};
+                                                           FTI_NUMERICS_FLOAT,
+                                         .pin = o->config->pin,
+                                         .interleave = o->config->numa == FTI_NUMA_INTERLEAVE};
     ftk_engine *e = o->e;
     ftk_error inner = FTK_ERROR_INIT;
     fti_backend *made = NULL;
@@ -118,6 +133,7 @@ static ftk_status open_backend(const opening *o, ftk_error *err) {
     int64_t threads = 0;
     e->backend->ops->capability(e->backend, fti_str("cpu.threads"), &threads);
     e->threads = (uint32_t)threads;
+    note_fewer_threads(e, o->config->threads);
     return FTK_OK;
 }
 

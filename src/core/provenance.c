@@ -159,6 +159,18 @@ static json_t *checkpoint_json(const ftk_engine *e) {
     return o;
 }
 
+static json_t *placement_json(const ftk_engine *e) {
+    fti_placement p;
+    json_t *o = json_object();
+    e->backend->ops->placement(e->backend, &p);
+    fti_json_set(&o, "pinned_threads", number(p.pinned));
+    fti_json_set(&o, "numa_nodes", number(p.nodes));
+    fti_json_set(&o, "interleaved", json_boolean(p.interleaved));
+    fti_json_set(&o, "huge_pages_allocated", number(p.huge_allocated));
+    fti_json_set(&o, "huge_pages_mapped", number(p.huge_mapped));
+    return o;
+}
+
 static json_t *backend_json(const ftk_engine *e) {
     json_t *o = json_object(), *capabilities = json_object();
     fti_json_set(&o, "kind", text(e->backend->ops->name));
@@ -176,6 +188,7 @@ static json_t *backend_json(const ftk_engine *e) {
             fti_json_set(&capabilities, name, json_integer(value));
     }
     fti_json_set(&o, "capabilities", capabilities);
+    fti_json_set(&o, "placement", placement_json(e));
     return o;
 }
 

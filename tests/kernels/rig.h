@@ -46,7 +46,8 @@ static const setup setups[] = {
 };
 
 static inline rig rig_open_as(uint32_t mask, uint32_t threads, bool float_numerics) {
-    fti_backend_options options = {threads, mask, float_numerics};
+    fti_backend_options options = {
+        .threads = threads, .kernel_mask = mask, .float_numerics = float_numerics};
     ftk_error error = FTK_ERROR_INIT;
     rig r = {NULL, NULL, NULL};
     if (fti_cpu_backend_create(&options, &r.backend, &error) != FTK_OK)

@@ -345,10 +345,11 @@ typedef struct experts {
 
 /* Routes row n to `used` experts from a skewed choice, so that some get none and
  * some more than a tile. */
-static void experts_init(experts *e, const block_type *t, uint32_t rows, bool per_pair) {
+static void experts_init(experts *e, const block_type *t, uint32_t expert_rows, uint32_t rows,
+                         bool per_pair) {
     enum { USED = 3 };
     e->count = 12;
-    e->rows = 11;
+    e->rows = expert_rows;
     e->p = problem_new(t, e->count * e->rows, 512, per_pair ? rows * USED : rows, rows);
     e->bank = (ftk_bank_view){sizeof e->bank, t->type, FTK_LAYOUT_RAW, e->count,
                               e->rows,        512,     e->p.row_bytes, e->rows * e->p.row_bytes,
@@ -432,11 +433,12 @@ static void unbrought(rig *r, const ftk_op_grouped_matmul *op) {
     assert_int_equal(r->backend->ops->stream_sync(r->stream, &err), FTK_OK);
 }
 
-static void grouped_case(rig *r, const block_type *t, uint32_t rows, bool per_pair, bool in_slots) {
+static void grouped_case(rig *r, const block_type *t, uint32_t expert_rows, uint32_t rows,
+                         bool per_pair, bool in_slots) {
     experts e;
     slots s;
     guarded g;
-    experts_init(&e, t, rows, per_pair);
+    experts_init(&e, t, expert_rows, rows, per_pair);
     if (in_slots) slots_init(&s, r, &e);
     uint32_t used = e.routing.used;
     uint64_t y_stride = e.rows + 2;
@@ -477,9 +479,11 @@ static void grouped_products(void **state) {
     for (size_t s = 0; s < COUNT(setups); s++) {
         rig r = rig_open(s);
         for (size_t t = 0; t < COUNT(block_types); t++) {
-            grouped_case(&r, &block_types[t], 1, false, t % 2);
-            grouped_case(&r, &block_types[t], 2, true, true);
-            if (s < 2) grouped_case(&r, &block_types[t], 70, t % 2, s == 1);
+            grouped_case(&r, &block_types[t], 11, 1, false, t % 2);
+            grouped_case(&r, &block_types[t], 11, 2, true, true);
+            /* So many panels that threads begin and end inside of an expert. */
+            grouped_case(&r, &block_types[t], 203, 2, false, true);
+            if (s < 2) grouped_case(&r, &block_types[t], 11, 70, t % 2, s == 1);
         }
         rig_close(&r);
     }

@@ -127,16 +127,36 @@ static void capabilities(void **state) {
     rig_close(&masked);
 }
 
-static void absurd_thread_count_is_refused(void **state) {
-    (void)state;
-    fti_backend_options options = {100000, 0, false};
-    fti_backend *backend = NULL;
-    ftk_error error = FTK_ERROR_INIT;
-    assert_int_equal(fti_cpu_backend_create(&options, &backend, &error), FTK_E_ARGUMENT);
-    assert_null(backend);
-    assert_non_null(strstr(error.message, "100000"));
-    assert_non_null(strstr(error.message, "backend.threads"));
+#if defined(__x86_64__)
+static bool runs_avx512_vnni(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni");
 }
+
+/* The kernel tests compare bits for one mask of each table; here every mask is held to the
+ * table that it stands for, by what has run. */
+static void each_mask_runs_its_kernels(void **state) {
+    (void)state;
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (!avx2) print_message("skip: this processor has no AVX2\n");
+    if (!runs_avx512_vnni()) print_message("skip: this processor has no AVX-512 with VNNI\n");
+    for (uint32_t mask = 0; mask < 8; mask++) {
+        rig r = rig_open_as(mask, 1, false);
+        float x[4] = {0};
+        ftk_op_swiglu op = {.gate = x, .up = x, .y = x, .rows = 1, .n = 4};
+        fti_stream_counts counts;
+        assert_int_equal(r.op->swiglu(r.stream, &op), FTK_OK);
+        assert_int_equal(ops(&r)->stream_sync(r.stream, NULL), FTK_OK);
+        ops(&r)->stream_counts(r.stream, &counts);
+        bool vector = avx2 && (mask & FTI_CPU_MASK_AVX2), widest = vector && mask == 7;
+        assert_int_equal(counts.reference, !vector);
+        assert_int_equal(counts.vector, vector);
+        assert_int_equal(counts.avx512, widest && runs_avx512_vnni());
+        rig_close(&r);
+    }
+}
+#endif
 
 /* ---- copies and launches ---- */
 
@@ -513,12 +533,106 @@ static void work_ignores_the_callers_environment(void **state) {
     free(spoilt);
 }
 
+/* ---- products at the same time ---- */
+
+enum { SIDE = 512, VECTORS = 12 };
+
+typedef struct products {
+    rig r;
+    float *weights; /* [SIDE][SIDE] */
+    ftk_weight view;
+    float v[VECTORS][SIDE];
+} products;
+
+static void products_open(products *p, uint32_t threads) {
+    uint64_t seed = 77;
+    p->r = rig_open_as(UINT32_MAX, threads, false);
+    p->weights = malloc(sizeof(float) * SIDE * SIDE);
+    assert_non_null(p->weights);
+    rnd_floats(&seed, p->weights, SIDE * SIDE);
+    p->view = (ftk_weight){.struct_size = (uint32_t)sizeof p->view,
+                           .type = FTK_TYPE_F32,
+                           .layout = FTK_LAYOUT_RAW,
+                           .rows = SIDE,
+                           .cols = SIDE,
+                           .row_bytes = SIDE * sizeof(float),
+                           .data = p->weights};
+}
+
+static void products_close(products *p) {
+    free(p->weights);
+    rig_close(&p->r);
+}
+
+static void products_reset(products *p) {
+    uint64_t seed = 78;
+    rnd_floats(&seed, p->v[0], VECTORS * SIDE);
+}
+
+/* v[to] = W v[from], or += */
+static void product(products *p, int to, int from, uint32_t flags) {
+    const ftk_activation x = {.x = p->v[from], .x_stride = SIDE, .rows = 1, .cols = SIDE};
+    const ftk_op_matmul op = {
+        .weight = &p->view, .act = x, .y = p->v[to], .y_stride = SIDE, .required = flags};
+    assert_int_equal(p->r.op->matmul(p->r.stream, &op), FTK_OK);
+}
+
+static void needing_each_other(products *p) {
+    product(p, 1, 0, 0);
+    product(p, 2, 0, 0);                     /* beside the first */
+    product(p, 3, 1, 0);                     /* reads what the first writes */
+    product(p, 3, 0, FTK_MATMUL_ACCUMULATE); /* adds to what that one writes */
+    product(p, 0, 2, 0);                     /* overwrites what that one reads */
+    product(p, 4, 2, 0);                     /* beside that one: they read the same */
+}
+
+static void not_needing_each_other(products *p) {
+    for (int i = 1; i <= 10; i++) product(p, i, 0, 0); /* more than run at the same time */
+}
+
+static uint64_t beside(products *p) {
+    fti_stream_counts counts;
+    ops(&p->r)->stream_counts(p->r.stream, &counts);
+    return counts.beside;
+}
+
+static void graphs_give_what_eager_work_gives(void (*work)(products *), uint64_t wanted_beside) {
+    products eager, replayed;
+    fti_graph *graph = NULL;
+    products_open(&eager, 1);
+    products_open(&replayed, 4);
+    products_reset(&eager);
+    work(&eager);
+    assert_int_equal(beside(&eager), 0);
+    assert_int_equal(ops(&replayed.r)->capture_begin(replayed.r.stream), FTK_OK);
+    work(&replayed);
+    assert_int_equal(ops(&replayed.r)->capture_end(replayed.r.stream, &graph, NULL), FTK_OK);
+    for (int i = 0; i < 100; i++) {
+        products_reset(&replayed);
+        assert_int_equal(ops(&replayed.r)->graph_launch(replayed.r.stream, graph), FTK_OK);
+        assert_memory_equal(replayed.v, eager.v, sizeof eager.v);
+    }
+    assert_int_equal(beside(&replayed), 100 * wanted_beside);
+    ops(&replayed.r)->graph_destroy(graph);
+    products_close(&eager);
+    products_close(&replayed);
+}
+
+static void products_run_beside_each_other_where_they_may(void **state) {
+    (void)state;
+    graphs_give_what_eager_work_gives(needing_each_other, 2);
+    graphs_give_what_eager_work_gives(not_needing_each_other, 7 + 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_zeroed_aligned_and_accounted),
         cmocka_unit_test(impossible_allocation_fails),
         cmocka_unit_test(capabilities),
-        cmocka_unit_test(absurd_thread_count_is_refused),
+        cmocka_unit_test(products_run_beside_each_other_where_they_may),
+#if defined(__x86_64__)
+        cmocka_unit_test(each_mask_runs_its_kernels),
+#endif
         cmocka_unit_test(copies_of_any_size),
         cmocka_unit_test(launch_checks_its_arguments),
         cmocka_unit_test(graph_equals_eager),

@@ -555,12 +555,8 @@ static void settings_that_nothing_here_has(void **state) {
     (void)state;
     const refusal cuda = {FTK_E_DEVICE_UNAVAILABLE, 7, {"backend.kind is cuda", "use cpu or auto"}};
     const refusal hip = {FTK_E_DEVICE_UNAVAILABLE, 7, {"backend.kind is hip", "use cpu or auto"}};
-    const refusal threads = {
-        FTK_E_CONFIG_VALUE, 3, {"1024 threads asked for", "at most", "set backend.threads to"}};
     check_setting(DEMO_MODEL, "backend.kind", "cuda", FTK_CONFIG, &cuda);
     check_setting(DEMO_MODEL, "backend.kind", "hip", FTK_CONFIG, &hip);
-    if (sysconf(_SC_NPROCESSORS_ONLN) < 256)
-        check_setting(DEMO_MODEL, "backend.threads", "1024", FTK_CONFIG, &threads);
     ftk_error err = FTK_ERROR_INIT;
     ftk_config *config = load_config();
     expect_status(ftk_config_set(config, "backend.threads", "100000", &err), FTK_E_CONFIG_VALUE,

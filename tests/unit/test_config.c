@@ -39,6 +39,8 @@ typedef enum {
     GRAPHS,
     KERNELS,
     THREADS,
+    PIN,
+    NUMA,
     NUMERICS,
     MEM_DEVICE,
     RESERVE,
@@ -63,6 +65,8 @@ static const char *const scalar_keys[SCALARS] = {
     [GRAPHS] = "backend.graphs",
     [KERNELS] = "backend.kernels",
     [THREADS] = "backend.threads",
+    [PIN] = "backend.pin",
+    [NUMA] = "backend.numa",
     [NUMERICS] = "numerics",
     [MEM_DEVICE] = "memory.device",
     [RESERVE] = "memory.reserve",
@@ -102,6 +106,8 @@ static void get_scalars(const ftk_config *c, uint64_t values[SCALARS]) {
     values[GRAPHS] = c->graphs;
     values[KERNELS] = c->kernel_mask;
     values[THREADS] = c->threads;
+    values[PIN] = c->pin;
+    values[NUMA] = c->numa;
     values[NUMERICS] = c->numerics;
     values[MEM_DEVICE] = c->memory_device;
     values[RESERVE] = c->memory_reserve;
@@ -217,6 +223,11 @@ static const value_case value_cases[] = {
     GOOD(KV_TOKENS, "16777216", 16777216),
     BAD(KV_TOKENS, "16777217"),
     BAD(KV_TOKENS, "auto"),
+    GOOD(PIN, "true", 1),
+    BAD(PIN, "on"),
+    GOOD(NUMA, "local", FTI_NUMA_LOCAL),
+    GOOD(NUMA, "interleave", FTI_NUMA_INTERLEAVE),
+    BAD(NUMA, "auto"),
     GOOD(KV_TYPE, "auto", FTI_KV_AUTO),
     GOOD(KV_TYPE, "f16", FTI_KV_F16),
     GOOD(KV_TYPE, "bf16", FTI_KV_BF16),

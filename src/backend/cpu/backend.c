@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define ALIGNMENT         64u
-#define MAP_FROM          (1024u * 1024u) /* larger blocks come from the system, zeroed */
-#define MAX_OVERSUBSCRIBE 4u              /* threads per allowed processor that can be asked for */
+#define ALIGNMENT 64u
+#define MAP_FROM  (1024u * 1024u) /* larger blocks come from the system, zeroed */
 
 static fti_cpu_backend *cpu(fti_backend *backend) {
     return (fti_cpu_backend *)(void *)backend;
@@ -55,10 +54,19 @@ static uint64_t memory_available(const fti_backend *backend) {
     return fti_cpu_memory_available();
 }
 
-static void *map_memory(size_t bytes) {
+static void placement(const fti_backend *backend, fti_placement *out) {
+    const fti_cpu_backend *b = cpu_const(backend);
+    *out = (fti_placement){.pinned = b->pinned, .interleaved = atomic_load(&b->placed)};
+    for (uint64_t nodes = fti_cpu_memory_nodes(); nodes; nodes &= nodes - 1) out->nodes++;
+    fti_cpu_huge_pages(&out->huge_allocated, &out->huge_mapped);
+}
+
+static void *map_memory(fti_cpu_backend *backend, size_t bytes) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return NULL;
     madvise(memory, bytes, MADV_HUGEPAGE); /* a wish; without it only slower */
+    if (backend->spread && fti_cpu_interleave(memory, bytes, backend->spread))
+        atomic_store(&backend->placed, true);
     return memory;
 }
 
@@ -73,7 +81,8 @@ static ftk_status alloc(fti_backend *backend, uint64_t bytes, const char *what, 
                         ftk_error *err) {
     if (bytes > PTRDIFF_MAX) return fti_no_memory(err, bytes, what);
     fti_count_allocation();
-    void *memory = bytes >= MAP_FROM ? map_memory((size_t)bytes) : small_memory((size_t)bytes);
+    void *memory = bytes >= MAP_FROM ? map_memory(cpu(backend), (size_t)bytes)
+                                     : small_memory((size_t)bytes);
     if (!memory) return fti_no_memory(err, bytes, what);
     atomic_fetch_add(&cpu(backend)->memory_used, bytes);
     *out = memory;
@@ -175,25 +184,13 @@ static void choose_kernels(fti_cpu_backend *backend) {
     backend->kernels = *tables[i].kernels;
 }
 
-static ftk_status choose_threads(uint32_t asked, uint32_t *threads, ftk_error *err) {
-    uint32_t allowed = fti_cpu_threads_allowed();
-    uint64_t limit = (uint64_t)allowed * MAX_OVERSUBSCRIBE;
-    if (asked > limit)
-        return fti_fail(err, FTK_E_ARGUMENT,
-                        "cpu backend: %u threads asked for, but affinity and cgroup allow %u "
-                        "processors and at most %llu threads on them; set backend.threads to %u "
-                        "or auto",
-                        asked, allowed, (unsigned long long)limit, allowed);
-    *threads = asked ? asked : allowed;
-    return FTK_OK;
-}
-
 static const fti_backend_ops cpu_ops = {
     .name = "cpu",
     .capability = capability,
     .capability_name = capability_name,
     .operator_variant = operator_variant,
     .memory_available = memory_available,
+    .placement = placement,
     .alloc = alloc,
     .release = release,
     .memory_used = memory_used,
@@ -222,8 +219,6 @@ static const fti_backend_ops cpu_ops = {
 
 ftk_status fti_cpu_backend_create(const fti_backend_options *options, fti_backend **out,
                                   ftk_error *err) {
-    uint32_t threads = 0;
-    FTI_TRY(choose_threads(options->threads, &threads, err));
     fti_cpu_backend *backend = fti_calloc(1, sizeof *backend);
     if (!backend) return fti_no_memory(err, sizeof *backend, "the cpu backend");
     backend->base.ops = &cpu_ops;
@@ -232,11 +227,14 @@ ftk_status fti_cpu_backend_create(const fti_backend_options *options, fti_backen
     backend->kernel_mask = options->kernel_mask;
     backend->float_numerics = options->float_numerics;
     choose_kernels(backend);
+    uint32_t threads = fti_cpu_threads_granted(options->threads);
     ftk_status status = fti_pool_create(threads, &backend->pool, err);
     if (status != FTK_OK) {
         fti_free(backend);
         return status;
     }
+    if (options->pin) backend->pinned = fti_pool_pin(backend->pool);
+    if (options->interleave) backend->spread = fti_cpu_memory_nodes();
     *out = &backend->base;
     return FTK_OK;
 }

@@ -23,6 +23,9 @@ typedef struct fti_cpu_backend {
     fti_cpu_kernels kernels; /* the reference, overridden by what may be used */
     uint32_t kernel_mask;
     bool float_numerics;
+    uint32_t pinned;    /* threads */
+    uint64_t spread;    /* nodes that large blocks are spread over, a bit each; 0: are not */
+    atomic_bool placed; /* that the system did so once */
     atomic_ullong memory_used;
     fti_bank_pool *banks[FTI_CPU_MAX_BANKS];
     uint32_t bank_count;
@@ -42,6 +45,22 @@ fti_cpu_backend *fti_cpu_stream_backend(ftk_stream *stream);
  * split inside a multiple of `grain`. Zero items are nothing. */
 ftk_status fti_cpu_enqueue(ftk_stream *stream, ftk_cpu_kernel function, const void *args,
                            size_t args_bytes, uint64_t items, uint64_t grain);
+
+/* What a matrix product writes, and what it reads that another operator may write. */
+typedef struct fti_cpu_span {
+    const void *begin;
+    uint64_t bytes;
+} fti_cpu_span;
+typedef struct fti_cpu_reach {
+    fti_cpu_span output;
+    fti_cpu_span input[3];
+} fti_cpu_reach;
+
+/* The same for a product. In a graph, those that follow each other and touch nothing of each
+ * other's run at the same time: the threads wait for each other once for all of them. */
+ftk_status fti_cpu_enqueue_product(ftk_stream *stream, ftk_cpu_kernel function, const void *args,
+                                   size_t args_bytes, uint64_t items, uint64_t grain,
+                                   const fti_cpu_reach *reach);
 
 /* A kernel that work of the stream runs by itself. */
 void fti_cpu_stream_count(ftk_stream *stream, ftk_cpu_kernel function, uint64_t items);
@@ -81,9 +100,9 @@ void fti_cpu_bank_detach(fti_backend *backend, fti_bank_pool *pool);
 /* `offsets` are read when the work runs. */
 ftk_status fti_cpu_enqueue_ensure(ftk_stream *stream, const ftk_bank_view *view,
                                   const int32_t *offsets);
-/* The product over rows of every expert, as they come; product->expert.data is slot 0. */
+/* The product with the experts as they come; product->expert.data is slot 0. */
 ftk_status fti_cpu_enqueue_slots(ftk_stream *stream, const ftk_bank_view *view,
-                                 const fti_cpu_grouped *product, uint64_t rows, uint64_t grain);
+                                 const fti_cpu_grouped *product, uint64_t grain);
 /* Commands of one item, which run on the stream's thread and use the pool themselves. */
 void fti_cpu_ensure(const void *args, uint64_t begin, uint64_t end);
 void fti_cpu_multiply_slots(const void *args, uint64_t begin, uint64_t end);
@@ -96,6 +115,15 @@ extern const ftk_if_kernels fti_cpu_launcher;
 /* ---- system.c: what the machine, the affinity mask and the cgroup grant ---- */
 
 uint32_t fti_cpu_threads_allowed(void);
+/* How many threads run where `asked` are asked for, 0 leaving the choice: never more than
+ * allowed, since those beyond would only wait for each other. */
+uint32_t fti_cpu_threads_granted(uint32_t asked);
+/* The nodes that have memory, a bit each, of the first 64; 1 where the system names none. */
+uint64_t fti_cpu_memory_nodes(void);
+/* Pages of `memory` go to `nodes` in turn as they are first written; whether the system agrees. */
+bool fti_cpu_interleave(void *memory, size_t bytes, uint64_t nodes);
+/* Bytes of this process that lie in huge pages, of its own memory and of files. */
+void fti_cpu_huge_pages(uint64_t *allocated, uint64_t *mapped);
 uint64_t fti_cpu_memory_available(void);
 /* What cgroups grant at most: thousandths of a processor, and bytes; UINT64_MAX: no
  * limit, though version 1 states one beyond all memory instead. */

@@ -59,11 +59,13 @@ typedef struct fti_cpu_grouped {
     fti_cpu_inputs in;
     float *y;
     uint64_t y_stride;
+    uint64_t rows;   /* of an expert */
+    uint64_t shares; /* items that the panels of all experts with pairs are dealt out to */
     uint32_t listed;
     uint32_t experts;
     uint32_t divisor;
     bool as_float;
-} fti_cpu_grouped; /* item: row of every expert */
+} fti_cpu_grouped; /* item: share */
 
 typedef struct fti_cpu_rope {
     float *x;

@@ -274,6 +274,15 @@ static void dot_panel(const fti_cpu_matrix *m, bool as_float, const uint8_t *con
     }
 }
 
+/* A single row of activations reads on and on as the processor foresees, but for where another
+ * stretch begins: so much of it is asked for while the one before ends. */
+#define STRETCH_START 2048u
+
+static void fetch_stretch(const fti_cpu_matrix *m, uint64_t rows, const uint8_t *start) {
+    uint64_t bytes = rows * m->row_bytes < STRETCH_START ? rows * m->row_bytes : STRETCH_START;
+    for (uint64_t i = 0; i < bytes; i += 64) __builtin_prefetch(start + i, 0, 2);
+}
+
 /* Rows begin .. end - 1 of a matrix for the rows of a tile. A panel that would
  * reach past the end repeats its last row and drops what comes of it. `after`: the
  * weights that come then, or NULL. */
@@ -286,6 +295,7 @@ static void dot_rows(const fti_cpu_matrix *m, bool as_float, bool accumulate, ui
         for (uint32_t r = 0; r < PANEL_ROWS; r++)
             rows[r] = m->data + (i + (r < count ? r : count - 1)) * m->row_bytes;
         t->next = i + PANEL_ROWS < end ? m->data + (i + PANEL_ROWS) * m->row_bytes : after;
+        if (t->count == 1 && after && t->next == after) fetch_stretch(m, PANEL_ROWS, after);
         dot_panel(m, as_float, rows, count, t, acc);
         for (uint32_t n = 0; n < t->count; n++) {
             float *y = t->y[n] + i;
@@ -308,22 +318,29 @@ static void matmul(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static const uint8_t *slot_data(const fti_cpu_grouped *a, int32_t slot) {
-    return a->expert.data + (uint64_t)slot * a->expert_stride;
-}
-
 /* Expert `e` or the first one after it that has pairs; a->experts: there is none. */
 static uint32_t busy_expert(const fti_cpu_grouped *a, uint32_t e) {
     while (e < a->experts && a->offsets[e + 1] == a->offsets[e]) e++;
     return e;
 }
 
+/* The expert at place `at` of the list, or of this id; and its weights. */
+static uint32_t expert_id(const fti_cpu_grouped *a, uint32_t at) {
+    return a->list ? (uint32_t)a->list[at].expert : at;
+}
+
+static const uint8_t *expert_data(const fti_cpu_grouped *a, uint32_t at) {
+    uint64_t slot = a->list ? (uint64_t)a->list[at].slot : at;
+    return a->expert.data + slot * a->expert_stride;
+}
+
 /* Rows begin .. end - 1 of one expert, for all of its pairs; then comes `after`. */
-static void expert_rows(const fti_cpu_grouped *a, uint32_t e, const uint8_t *data, uint64_t begin,
-                        uint64_t end, const uint8_t *after) {
+static void expert_rows(const fti_cpu_grouped *a, uint32_t at, uint64_t begin, uint64_t end,
+                        const uint8_t *after) {
     fti_cpu_matrix expert = a->expert;
+    uint32_t e = expert_id(a, at);
     tile t;
-    expert.data = data;
+    expert.data = expert_data(a, at);
     for (int32_t first = a->offsets[e], stop = a->offsets[e + 1]; first < stop;
          first += (int32_t)ROW_TILE) {
         bool last = stop - first <= (int32_t)ROW_TILE;
@@ -338,29 +355,40 @@ static void expert_rows(const fti_cpu_grouped *a, uint32_t e, const uint8_t *dat
     }
 }
 
-/* Those of a list, which lie in slots. */
-static void listed_experts(const fti_cpu_grouped *a, uint64_t begin, uint64_t end) {
-    for (uint32_t i = 0; i < a->listed; i++) {
-        const fti_residency_entry *entry = &a->list[i];
-        const uint8_t *next = NULL;
-        if (i + 1 < a->listed) next = slot_data(a, entry[1].slot) + begin * a->expert.row_bytes;
-        expert_rows(a, (uint32_t)entry->expert, slot_data(a, entry->slot), begin, end, next);
-    }
+/* Experts in the order in which they run: those of the list, by their place in it, or all
+ * that have pairs, by their id. */
+static uint32_t first_expert(const fti_cpu_grouped *a) {
+    return a->list ? 0 : busy_expert(a, 0);
 }
 
+static uint32_t expert_after(const fti_cpu_grouped *a, uint32_t at) {
+    return a->list ? at + 1 : busy_expert(a, at + 1);
+}
+
+static uint64_t busy_experts(const fti_cpu_grouped *a) {
+    uint64_t busy = 0;
+    if (a->list) return a->listed;
+    for (uint32_t e = 0; e < a->experts; e++) busy += a->offsets[e + 1] != a->offsets[e];
+    return busy;
+}
+
+/* Which experts have pairs is known here and not when the work is cut up. So the panels of
+ * those that do are counted through, one expert after the other, and each item has an equal
+ * share of them: a thread reads long stretches of memory instead of a piece of every expert. */
 static void grouped_matmul(const void *args, uint64_t begin, uint64_t end) {
     const fti_cpu_grouped *a = args;
-    if (a->list) {
-        listed_experts(a, begin, end);
-        return;
-    }
-    uint32_t e = busy_expert(a, 0);
-    while (e < a->experts) {
-        uint32_t next = busy_expert(a, e + 1);
-        expert_rows(a, e, slot_data(a, (int32_t)e), begin, end,
-                    next < a->experts ? slot_data(a, (int32_t)next) + begin * a->expert.row_bytes
-                                      : NULL);
-        e = next;
+    uint64_t panels = (a->rows + PANEL_ROWS - 1) / PANEL_ROWS, before = 0;
+    uint64_t all = busy_experts(a) * panels;
+    uint64_t first = begin * all / a->shares, last = end * all / a->shares;
+    for (uint32_t at = first_expert(a); before < last; before += panels) {
+        uint32_t next = expert_after(a, at);
+        uint64_t from = before < first ? first - before : 0;
+        uint64_t to = last - before < panels ? last - before : panels;
+        bool more = before + panels < last;
+        if (from < to)
+            expert_rows(a, at, from * PANEL_ROWS, to == panels ? a->rows : to * PANEL_ROWS,
+                        more ? expert_data(a, next) : NULL);
+        at = next;
     }
 }
 

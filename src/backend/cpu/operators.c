@@ -183,6 +183,10 @@ static ftk_status quantize(ftk_stream *stream, const ftk_op_quantize *op) {
                            grain_of((uint64_t)4 * act->cols));
 }
 
+static fti_cpu_span rows_of(const void *begin, uint64_t rows, uint64_t stride) {
+    return (fti_cpu_span){begin, rows * stride};
+}
+
 static ftk_status matmul(ftk_stream *stream, const ftk_op_matmul *op) {
     const ftk_weight *w = op->weight;
     fti_cpu_matmul args = {.y = op->y, .y_stride = op->y_stride, .rows = op->act.rows};
@@ -194,9 +198,11 @@ static ftk_status matmul(ftk_stream *stream, const ftk_op_matmul *op) {
     args.accumulate = (op->required & FTK_MATMUL_ACCUMULATE) != 0;
     if (!make_inputs(&op->act, w->type, args.as_float, &args.in)) return fti_cpu_refuse(stream);
     uint64_t work = w->cols * op->act.rows;
-    return fti_cpu_enqueue(stream, kernels_of(stream)->matmul, &args, sizeof args,
-                           op->act.rows ? w->rows : 0,
-                           args.as_float ? grain_of(work) : panel_grain_of(work));
+    const fti_cpu_reach reach = {rows_of(op->y, op->act.rows, op->y_stride * sizeof *op->y),
+                                 {rows_of(args.in.data, op->act.rows, args.in.stride)}};
+    return fti_cpu_enqueue_product(stream, kernels_of(stream)->matmul, &args, sizeof args,
+                                   op->act.rows ? w->rows : 0,
+                                   args.as_float ? grain_of(work) : panel_grain_of(work), &reach);
 }
 
 static ftk_status grouped_matmul(ftk_stream *stream, const ftk_op_grouped_matmul *op) {
@@ -216,10 +222,17 @@ static ftk_status grouped_matmul(ftk_stream *stream, const ftk_op_grouped_matmul
     args.offsets = r->offsets;
     args.pairs = r->pairs;
     args.experts = b->experts;
-    uint64_t rows = r->rows ? b->rows : 0, grain = panel_grain_of(b->cols * r->rows * r->used);
-    if (b->slots) return fti_cpu_enqueue_slots(stream, b, &args, rows, grain);
-    return fti_cpu_enqueue(stream, kernels_of(stream)->grouped_matmul, &args, sizeof args, rows,
-                           grain);
+    args.rows = b->rows;
+    uint64_t pairs = (uint64_t)r->rows * r->used, busy = pairs < b->experts ? pairs : b->experts;
+    args.shares = busy * ((b->rows + FTI_CPU_PANEL - 1) / FTI_CPU_PANEL);
+    uint64_t grain = grain_of(b->cols * FTI_CPU_PANEL * (pairs / (busy + 1) + 1));
+    if (b->slots) return fti_cpu_enqueue_slots(stream, b, &args, grain);
+    const fti_cpu_reach reach = {rows_of(op->y, pairs, op->y_stride * sizeof *op->y),
+                                 {rows_of(args.in.data, op->act.rows, args.in.stride),
+                                  rows_of(r->offsets, (uint64_t)b->experts + 1, sizeof *r->offsets),
+                                  rows_of(r->pairs, pairs, sizeof *r->pairs)}};
+    return fti_cpu_enqueue_product(stream, kernels_of(stream)->grouped_matmul, &args, sizeof args,
+                                   args.shares, grain, &reach);
 }
 
 static ftk_status ensure(ftk_stream *stream, const ftk_op_ensure *op) {
@@ -297,8 +310,9 @@ static ftk_status route(ftk_stream *stream, const ftk_op_route *op) {
 
 static ftk_status swiglu(ftk_stream *stream, const ftk_op_swiglu *op) {
     if (!op->gate || !op->up || !op->y) return fti_cpu_refuse(stream);
+    /* An exponential is worth some thirty multiplications of a product. */
     return fti_cpu_enqueue(stream, kernels_of(stream)->swiglu, op, sizeof *op, op->rows,
-                           grain_of((uint64_t)4 * op->n));
+                           grain_of((uint64_t)32 * op->n));
 }
 
 static ftk_status combine(ftk_stream *stream, const ftk_op_combine *op) {

@@ -141,12 +141,14 @@ static void run_parallel(fti_pool *pool, const job *j) {
     pthread_mutex_unlock(&pool->turn);
 }
 
-void fti_pool_run(fti_pool *pool, ftk_cpu_kernel function, const void *args, uint64_t items,
-                  uint64_t grain) {
-    if (items == 0) return;
+uint64_t fti_pool_chunk(const fti_pool *pool, uint64_t items, uint64_t grain) {
     uint64_t pieces = (uint64_t)pool->threads * CHUNKS_PER_THREAD;
     uint64_t chunk = (items - 1) / pieces + 1;
-    chunk = (chunk + grain - 1) / grain * grain;
+    return (chunk + grain - 1) / grain * grain;
+}
+
+static void run_cut(fti_pool *pool, ftk_cpu_kernel function, const void *args, uint64_t items,
+                    uint64_t chunk) {
     fti_fpenv saved = fti_fpenv_enter();
     if (pool->threads == 1 || items <= chunk) {
         function(args, 0, items);
@@ -155,6 +157,15 @@ void fti_pool_run(fti_pool *pool, ftk_cpu_kernel function, const void *args, uin
         run_parallel(pool, &j);
     }
     fti_fpenv_leave(saved);
+}
+
+void fti_pool_run(fti_pool *pool, ftk_cpu_kernel function, const void *args, uint64_t items,
+                  uint64_t grain) {
+    if (items > 0) run_cut(pool, function, args, items, fti_pool_chunk(pool, items, grain));
+}
+
+void fti_pool_run_each(fti_pool *pool, ftk_cpu_kernel function, const void *args, uint64_t items) {
+    if (items > 0) run_cut(pool, function, args, items, 1);
 }
 
 uint32_t fti_pool_threads(const fti_pool *pool) {
@@ -178,6 +189,26 @@ static ftk_status start_workers(fti_pool *pool, ftk_error *err) {
                     "cpu backend: the system refused thread %u of %u (%s); set backend.threads "
                     "lower or raise the limit of processes",
                     pool->started + 2, pool->threads, strerror(failed));
+}
+
+/* The number of the n-th processor in a set, counted round. */
+static size_t nth_processor(const cpu_set_t *set, uint32_t n) {
+    uint32_t left = n % (uint32_t)CPU_COUNT(set);
+    for (size_t i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, set) && left-- == 0) return i;
+    return 0;
+}
+
+uint32_t fti_pool_pin(fti_pool *pool) {
+    cpu_set_t allowed, one;
+    uint32_t pinned = 0;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 0;
+    for (uint32_t i = 0; i < pool->started; i++) {
+        CPU_ZERO(&one);
+        CPU_SET(nth_processor(&allowed, i + 1), &one);
+        pinned += pthread_setaffinity_np(pool->workers[i], sizeof one, &one) == 0;
+    }
+    return pinned;
 }
 
 ftk_status fti_pool_create(uint32_t threads, fti_pool **out, ftk_error *err) {

@@ -17,6 +17,15 @@ ftk_status fti_pool_create(uint32_t threads, fti_pool **out, ftk_error *err) FTI
 void fti_pool_destroy(fti_pool *pool);
 uint32_t fti_pool_threads(const fti_pool *pool);
 
+/* Items in a chunk of a job of fti_pool_run. */
+uint64_t fti_pool_chunk(const fti_pool *pool, uint64_t items, uint64_t grain);
+/* The same as fti_pool_run for few large items: each is a chunk. */
+void fti_pool_run_each(fti_pool *pool, ftk_cpu_kernel function, const void *args, uint64_t items);
+
+/* Keeps every worker on one processor of those that the calling thread may use, leaving it
+ * the first: it is the application's and is not touched. How many could be. */
+uint32_t fti_pool_pin(fti_pool *pool);
+
 /* Calls function(args, begin, end) on disjoint ranges that cover 0 .. items - 1
  * and returns when all have returned; their writes are then visible. Chunks are
  * multiples of `grain` items (the last one aside), so that small jobs stay on one thread.

@@ -68,7 +68,6 @@ typedef struct slots_args {
     fti_bank_pool *pool;
     uint32_t layer;
     uint32_t part;
-    uint64_t rows;
     uint64_t grain;
     fti_cpu_grouped product;
 } slots_args;
@@ -82,14 +81,16 @@ static ftk_status multiply(const slots_args *a, ftk_error *err) {
     if (fti_bank_layer(a->pool) != a->layer)
         return fti_fail(err, FTK_E_PROVIDER_CONTRACT,
                         "experts were multiplied that had not been asked for with ensure");
-    fti_cpu_stream_count(a->stream, backend->kernels.grouped_matmul, a->rows);
+    fti_cpu_stream_count(a->stream, backend->kernels.grouped_matmul, a->product.shares);
     for (;;) {
         FTI_TRY(fti_bank_next(a->pool, a->part, &run, err));
         if (run.count == 0) return FTK_OK;
         fti_cpu_grouped product = a->product;
         product.list = run.entries;
         product.listed = run.count;
-        fti_pool_run(backend->pool, backend->kernels.grouped_matmul, &product, a->rows, a->grain);
+        product.shares = run.count * ((product.rows + FTI_CPU_PANEL - 1) / FTI_CPU_PANEL);
+        fti_pool_run(backend->pool, backend->kernels.grouped_matmul, &product, product.shares,
+                     a->grain);
         FTI_TRY(fti_bank_done(a->pool, a->part, &run, err));
     }
 }
@@ -104,9 +105,10 @@ void fti_cpu_multiply_slots(const void *args, uint64_t begin, uint64_t end) {
 }
 
 ftk_status fti_cpu_enqueue_slots(ftk_stream *stream, const ftk_bank_view *view,
-                                 const fti_cpu_grouped *product, uint64_t rows, uint64_t grain) {
-    slots_args args = {.stream = stream, .rows = rows, .grain = grain, .product = *product};
+                                 const fti_cpu_grouped *product, uint64_t grain) {
+    slots_args args = {.stream = stream, .grain = grain, .product = *product};
     args.pool = find_pool(stream, view, &args.layer, &args.part);
     if (!args.pool) return fti_cpu_refuse(stream);
-    return fti_cpu_enqueue(stream, fti_cpu_multiply_slots, &args, sizeof args, rows ? 1 : 0, 1);
+    return fti_cpu_enqueue(stream, fti_cpu_multiply_slots, &args, sizeof args,
+                           product->shares ? 1 : 0, 1);
 }

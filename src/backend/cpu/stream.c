@@ -16,12 +16,15 @@
 
 #define MAX_CAPTURE_STREAMS 16u
 #define COPY_PIECE          (256u * 1024u)
+#define MAX_BESIDE          8u /* products that run at the same time */
 
 typedef struct command {
     alignas(16) unsigned char args[FTK_KERNEL_ARGS_MAX];
     ftk_cpu_kernel function;
     uint64_t items;
     uint64_t grain;
+    fti_cpu_reach reach; /* of a product; otherwise empty */
+    uint32_t beside;     /* so many of the commands before may run at the same time */
 } command;
 
 struct fti_graph {
@@ -124,13 +127,40 @@ static bool graph_reserve(fti_graph *g) {
     return true;
 }
 
+static bool meet(const fti_cpu_span *a, const fti_cpu_span *b) {
+    uintptr_t a_begin = (uintptr_t)a->begin, b_begin = (uintptr_t)b->begin;
+    return a->bytes > 0 && b->bytes > 0 && a_begin < b_begin + b->bytes &&
+           b_begin < a_begin + a->bytes;
+}
+
+/* One of the two writes what the other touches. */
+static bool in_order(const fti_cpu_reach *a, const fti_cpu_reach *b) {
+    bool found = meet(&a->output, &b->output);
+    for (size_t i = 0; i < FTI_COUNT(a->input); i++)
+        found = found || meet(&a->output, &b->input[i]) || meet(&b->output, &a->input[i]);
+    return found;
+}
+
+/* How many of the last commands of a graph may run at the same time as this one. */
+static uint32_t count_beside(const fti_graph *g, const command *work) {
+    if (g->count == 0 || work->reach.output.bytes == 0) return 0;
+    const command *last = &g->commands[g->count - 1];
+    if (last->reach.output.bytes == 0 || last->beside + 1 == MAX_BESIDE) return 0;
+    for (uint32_t i = 0; i <= last->beside; i++)
+        if (in_order(&last[-(ptrdiff_t)i].reach, &work->reach)) return 0;
+    return last->beside + 1;
+}
+
 static ftk_status record(ftk_stream *stream, const command *work) {
     capture *c = stream->capture;
     if (!graph_reserve(c->graph)) {
         c->out_of_memory = true;
         return FTK_E_DEVICE_TRANSIENT;
     }
-    c->graph->commands[c->graph->count++] = *work;
+    command *added = &c->graph->commands[c->graph->count];
+    *added = *work;
+    added->beside = count_beside(c->graph, work);
+    c->graph->count++;
     stream->clock.seen[stream->index]++;
     return FTK_OK;
 }
@@ -188,26 +218,37 @@ ftk_status fti_cpu_capture_end(ftk_stream *stream, fti_graph **out, ftk_error *e
 
 static void copy_pieces(const void *args, uint64_t begin, uint64_t end);
 
-static void execute(ftk_stream *stream, ftk_cpu_kernel function, const void *args, uint64_t items,
-                    uint64_t grain) {
+static void count(ftk_stream *stream, ftk_cpu_kernel function, uint64_t items) {
     if (function == copy_pieces) {
         stream->counts.copies++;
     } else {
         fti_cpu_count(&stream->counts, function, items);
     }
+}
+
+static void execute(ftk_stream *stream, ftk_cpu_kernel function, const void *args, uint64_t items,
+                    uint64_t grain) {
+    count(stream, function, items);
     fti_pool_run(stream->backend->pool, function, args, items, grain);
 }
 
-ftk_status fti_cpu_enqueue(ftk_stream *stream, ftk_cpu_kernel function, const void *args,
-                           size_t args_bytes, uint64_t items, uint64_t grain) {
+ftk_status fti_cpu_enqueue_product(ftk_stream *stream, ftk_cpu_kernel function, const void *args,
+                                   size_t args_bytes, uint64_t items, uint64_t grain,
+                                   const fti_cpu_reach *reach) {
     if (items == 0) return FTK_OK;
     if (!stream->capture) {
         execute(stream, function, args, items, grain);
         return FTK_OK;
     }
-    command work = {.function = function, .items = items, .grain = grain};
+    command work = {.function = function, .items = items, .grain = grain, .reach = *reach};
     if (args_bytes > 0) memcpy(work.args, args, args_bytes);
     return record(stream, &work);
+}
+
+ftk_status fti_cpu_enqueue(ftk_stream *stream, ftk_cpu_kernel function, const void *args,
+                           size_t args_bytes, uint64_t items, uint64_t grain) {
+    const fti_cpu_reach nothing = {{NULL, 0}, {{NULL, 0}}};
+    return fti_cpu_enqueue_product(stream, function, args, args_bytes, items, grain, &nothing);
 }
 
 typedef struct copy_args {
@@ -246,11 +287,49 @@ ftk_status fti_cpu_clear(ftk_stream *stream, void *to, uint64_t bytes) {
 
 /* ---- graphs ---- */
 
+/* Commands that run at the same time, each cut as it would be alone. */
+typedef struct together {
+    const command *first;
+    uint64_t chunk[MAX_BESIDE]; /* items of one */
+    uint64_t end[MAX_BESIDE];   /* chunks of this command and those before it */
+} together;
+
+static void run_chunks(const void *args, uint64_t begin, uint64_t end) {
+    const together *t = args;
+    uint32_t at = 0;
+    for (uint64_t i = begin; i < end; i++) {
+        while (i >= t->end[at]) at++;
+        const command *work = &t->first[at];
+        uint64_t from = (i - (at ? t->end[at - 1] : 0)) * t->chunk[at];
+        uint64_t left = work->items - from;
+        work->function(work->args, from, from + (left < t->chunk[at] ? left : t->chunk[at]));
+    }
+}
+
+static void execute_together(ftk_stream *stream, const command *first, uint32_t commands) {
+    fti_pool *pool = stream->backend->pool;
+    together t = {.first = first};
+    uint64_t chunks = 0;
+    for (uint32_t i = 0; i < commands; i++) {
+        count(stream, first[i].function, first[i].items);
+        t.chunk[i] = fti_pool_chunk(pool, first[i].items, first[i].grain);
+        t.end[i] = chunks += (first[i].items - 1) / t.chunk[i] + 1;
+    }
+    stream->counts.beside += commands - 1;
+    fti_pool_run_each(pool, run_chunks, &t, chunks);
+}
+
 ftk_status fti_cpu_graph_launch(ftk_stream *stream, fti_graph *graph) {
     if (stream->capture) return illegal(stream, FTK_E_STATE, "graph_launch during a capture");
-    for (size_t i = 0; i < graph->count; i++) {
+    for (size_t i = 0; i < graph->count;) {
         const command *work = &graph->commands[i];
-        execute(stream, work->function, work->args, work->items, work->grain);
+        uint32_t commands = 1;
+        while (i + commands < graph->count && work[commands].beside == commands) commands++;
+        if (commands > 1)
+            execute_together(stream, work, commands);
+        else
+            execute(stream, work->function, work->args, work->items, work->grain);
+        i += commands;
     }
     stream->counts.replays++;
     return FTK_OK;

@@ -7,9 +7,11 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/mempolicy.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -148,7 +150,43 @@ uint32_t fti_cpu_threads_allowed(void) {
     return whole < (uint64_t)count ? (uint32_t)whole : (uint32_t)count;
 }
 
+uint32_t fti_cpu_threads_granted(uint32_t asked) {
+    uint32_t allowed = fti_cpu_threads_allowed();
+    return asked && asked < allowed ? asked : allowed;
+}
+
 /* ---- memory ---- */
+
+/* A list such as "0-1,3". */
+static uint64_t bits_of_list(const char *list) {
+    uint64_t bits = 0;
+    char *end;
+    for (const char *p = list; *p >= '0' && *p <= '9'; p = end + (*end == ',')) {
+        unsigned long first = strtoul(p, &end, 10), last = first;
+        if (*end == '-') last = strtoul(end + 1, &end, 10);
+        for (unsigned long i = first; i <= last && i < 64; i++) bits |= UINT64_C(1) << i;
+    }
+    return bits;
+}
+
+uint64_t fti_cpu_memory_nodes(void) {
+    char text[TEXT_MAX];
+    uint64_t nodes = bits_of_list(read_text("/sys/devices/system/node/has_memory", text));
+    return nodes ? nodes : 1;
+}
+
+bool fti_cpu_interleave(void *memory, size_t bytes, uint64_t nodes) {
+    unsigned long mask = (unsigned long)nodes;
+    /* The system takes one bit less than it is told. */
+    return syscall(SYS_mbind, memory, bytes, MPOL_INTERLEAVE, &mask, 65UL, 0U) == 0;
+}
+
+void fti_cpu_huge_pages(uint64_t *allocated, uint64_t *mapped) {
+    char text[TEXT_MAX];
+    read_text("/proc/self/smaps_rollup", text);
+    *allocated = number_after(text, "AnonHugePages:") * 1024;
+    *mapped = number_after(text, "FilePmdMapped:") * 1024;
+}
 
 /* What is left below a limit; the page cache gives way. */
 static uint64_t limit_by_usage(uint64_t max, uint64_t usage, uint64_t cache, uint64_t limit) {
