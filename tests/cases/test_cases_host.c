@@ -228,7 +228,7 @@ static bool configure_wrongly(const void *argument) {
                     {"memory.kv_tokens", "4097", FTK_E_CONTEXT},
                     {"memory.kv_tokens", "-1", FTK_E_CONFIG_VALUE},
                     {"memory.device", "lots", FTK_E_CONFIG_VALUE},
-                    {"moe.residency", "on", FTK_E_CONFIG_VALUE},
+                    {"moe.coexecution", "on", FTK_E_CONFIG_VALUE},
                     {"no.such.key", "1", FTK_E_CONFIG_KEY}};
     bool well = true;
     for (size_t i = 0; i < FTI_COUNT(settings); i++) {

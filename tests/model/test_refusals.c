@@ -566,9 +566,11 @@ static void settings_that_nothing_here_has(void **state) {
 
 static void settings_of_later_versions(void **state) {
     (void)state;
-    static const char *const settings[][2] = {
-        {"memory.ladder", "on"},   {"memory.host", "1GiB"},       {"moe.residency", "on"},
-        {"moe.coexecution", "on"}, {"moe.collect_stats", "true"}, {"backend.device", "1"}};
+    static const char *const settings[][2] = {{"memory.ladder", "on"},
+                                              {"memory.host", "1GiB"},
+                                              {"moe.coexecution", "on"},
+                                              {"moe.collect_stats", "true"},
+                                              {"backend.device", "1"}};
     for (size_t i = 0; i < FTI_COUNT(settings); i++) {
         ftk_error err = FTK_ERROR_INIT;
         ftk_engine *engine = NULL;

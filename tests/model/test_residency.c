@@ -167,7 +167,7 @@ static void check_cells(const char *path, uint32_t slots_of_all) {
     free(wanted.all.data);
 }
 
-static void f_g7_any_residency_gives_the_same_bits(void **state) {
+static void g7_any_residency_gives_the_same_bits(void **state) {
     (void)state;
     check_cells(wide.s, 32);
 }
@@ -269,7 +269,7 @@ static void an_unreadable_expert_fails_its_requests_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f_g7_any_residency_gives_the_same_bits),
+        cmocka_unit_test(g7_any_residency_gives_the_same_bits),
         cmocka_unit_test(the_demo_model_too),
         cmocka_unit_test(g8_fewer_slots_than_a_row_reads_are_refused),
         cmocka_unit_test(f3_auto_takes_slots_where_the_file_does_not_fit),
