@@ -121,7 +121,7 @@ ftk_status fti_banks_plan(const ftk_plan *plan, const fti_checkpoint *checkpoint
     b->pools = fti_calloc((size_t)plan->bank_part_count, sizeof *b->pools);
     if (!b->pools) return fti_no_memory(err, layers * sizeof *b->pools, "the expert pools");
     for (uint32_t layer = 0; layer < layers; layer++) {
-        uint64_t entries[FTI_BANK_MAX_PARTS];
+        uint64_t entries[FTI_BANK_MAX_PARTS] = {0};
         uint32_t count = parts_of(plan, layer, entries);
         if (count == 0) continue;
         FTI_TRY(check_layer(plan, layer, entries, count, err));

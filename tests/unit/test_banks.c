@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -378,12 +379,54 @@ static void slots_in_use_are_kept(void **state) {
     }
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(FTK_EMULATED)
+#define SLOW_BUILD 1
+#else
+#define SLOW_BUILD 0
+#endif
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* In the geometry of the 35b-a3b files, a row choosing 8 of 256 experts. */
+static void a_decision_takes_microseconds(void **state) {
+    enum { LAYERS = 40, STEPS = 300 };
+    static double took[STEPS * LAYERS];
+    fti_residency_entry entries[256];
+    fti_residency_plan plan = {.entries = entries};
+    uint64_t seed = 11;
+    uint32_t n = 0;
+    rig r;
+    (void)state;
+    setup(&r, LAYERS, 256, 2117, 3, 1);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        for (plan.layer = 0; plan.layer < LAYERS; plan.layer++) {
+            struct timespec begin, end;
+            choose_batch(&r, 1, 8, &seed);
+            clock_gettime(CLOCK_MONOTONIC, &begin);
+            fti_residency_decide(fti_bank_residency(r.pool), r.offsets, &plan);
+            clock_gettime(CLOCK_MONOTONIC, &end);
+            took[n++] = (double)(end.tv_sec - begin.tv_sec) * 1e6 +
+                        (double)(end.tv_nsec - begin.tv_nsec) * 1e-3;
+        }
+    }
+    qsort(took, n, sizeof *took, by_value);
+    printf(
+        "one row of a layer is looked up and planned in %.2f us (median; nine of ten below %.2f)\n",
+        took[n / 2], took[n * 9 / 10]);
+    if (!SLOW_BUILD) assert_true(took[n / 2] < 5.0);
+    teardown(&r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decisions_are_those_of_the_book),
         cmocka_unit_test(slots_in_use_are_kept),
         cmocka_unit_test(no_stale_byte_in_any_schedule),
         cmocka_unit_test(the_large_geometry_stays_exact),
+        cmocka_unit_test(a_decision_takes_microseconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
