@@ -138,6 +138,8 @@ static ftk_status check_load_segment(const elf_file *elf, const Elf64_Phdr *p, u
     if (p->p_filesz > p->p_memsz || !fti_add_u64(p->p_vaddr, p->p_memsz, &end) ||
         !fti_align_u64(end, page, &end))
         return refuse(elf, "a segment with an impossible size", "p_filesz <= p_memsz");
+    if (!(p->p_flags & PF_R))
+        return refuse(elf, "a segment that cannot be read", "all of them readable");
     if ((p->p_flags & PF_W) && (p->p_flags & PF_X))
         return refuse(elf, "a segment that is both writable and executable", "one or neither");
     if (p->p_align < page || (p->p_align & (p->p_align - 1)) != 0 ||
@@ -493,6 +495,8 @@ static ftk_status check_tables(const elf_file *elf) {
     FTI_TRY(check_companion(elf, DT_RELA, DT_RELAENT, "DT_RELA and DT_RELAENT"));
     FTI_TRY(check_companion(elf, DT_RELR, DT_RELRENT, "DT_RELR and DT_RELRENT"));
     FTI_TRY(check_companion(elf, DT_JMPREL, DT_PLTREL, "DT_JMPREL and DT_PLTREL"));
+    FTI_TRY(check_companion(elf, DT_VERNEED, DT_VERSYM, "DT_VERNEED and DT_VERSYM"));
+    FTI_TRY(check_companion(elf, DT_VERDEF, DT_VERSYM, "DT_VERDEF and DT_VERSYM"));
     FTI_TRY(check_table(elf, DT_INIT_ARRAY, DT_INIT_ARRAYSZ, pointer, "DT_INIT_ARRAY"));
     return check_table(elf, DT_FINI_ARRAY, DT_FINI_ARRAYSZ, pointer, "DT_FINI_ARRAY");
 }

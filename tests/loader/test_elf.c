@@ -325,7 +325,9 @@ static void judges_relocations(void **state) {
     static const struct {
         int64_t tag;
         const char *part;
-    } missing[] = {{DT_RELAENT, "DT_RELA and DT_RELAENT"}, {DT_PLTREL, "DT_JMPREL and DT_PLTREL"}};
+    } missing[] = {{DT_RELAENT, "DT_RELA and DT_RELAENT"},
+                   {DT_PLTREL, "DT_JMPREL and DT_PLTREL"},
+                   {DT_VERSYM, "DT_VERNEED and DT_VERSYM"}};
     for (size_t i = 0; i < FTI_COUNT(missing); i++) {
         c = copy_good();
         entry(&c, missing[i].tag)->d_tag = DT_DEBUG;
@@ -418,6 +420,9 @@ static void judges_load_segments(void **state) {
     p = &c.segments[segment_index(&c, PT_LOAD)];
     p->p_memsz = UINT64_MAX;
     expect_copy(&c, FTK_E_PROVIDER_ELF, "impossible size");
+    c = copy_good();
+    segment(&c, PT_LOAD)->p_flags = 0;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "cannot be read");
     for (uint32_t flag = PF_X; flag <= PF_W; flag <<= 1) {
         c = copy_good();
         p = c.segments;
