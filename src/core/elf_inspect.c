@@ -564,7 +564,7 @@ static ftk_status check_relocations(const elf_file *elf, int64_t table, int64_t 
 
 /* An even word is an address; the bits of an odd one, but for the lowest, are the words behind. */
 static ftk_status check_packed_relocations(const elf_file *elf) {
-    uint64_t block[BLOCK];
+    uint64_t block[BLOCK] = {0};
     uint64_t address = 0, bytes = 0, at = 0;
     if (count_values(elf, DT_RELR, &address) == 0) return FTK_OK;
     count_values(elf, DT_RELRSZ, &bytes);
