@@ -332,10 +332,12 @@ static void split_launch(fti_pc_mock *m, const fti_pc_launch *l) {
         fti_pc_run_kernel(l, copy.function, copy.args, begin, end);
         end = begin;
     }
-    fti_pc_check(worst_distance(im, true) == 0,
-                 "the kernel %s gives other values over parts of its %llu items, last part first: "
-                 "what it computes for an item may not depend on the range",
-                 l->name, (unsigned long long)l->items);
+    fti_pc_check(
+        worst_distance(im, true) == 0,
+        "the kernel %s gives other values over parts of its %llu items, last part first: "
+        "what it computes for an item may not depend on the range; or it writes outside begin .. "
+        "end - 1",
+        l->name, (unsigned long long)l->items);
     fti_pc_check(memcmp(copy.args, l->args, l->args_bytes) == 0,
                  "the kernel %s changed its arguments", l->name);
     restore(im, im->wanted);

@@ -406,6 +406,9 @@ static void command_line(void **state) {
     expect(GOOD " --pass rows", 0, "needs a checkpoint: --model FILE");
     snprintf(options, sizeof options, GOOD " --model %s --pass match --pass variants", model);
     expect(options, 0, "2 passed, 0 failed, 0 skipped");
+    snprintf(options, sizeof options,
+             "'" FTK_FIXTURES "/misspelt_capability.so' --model %s --pass variants", model);
+    expect(options, 0, "not run: the host reports no capability 'cpu.avx_2'");
     snprintf(options, sizeof options, "'" FTK_FIXTURES "/linked_with_path.so' --model %s", model);
     expect(options, 1, "the loader refuses the provider");
 }
