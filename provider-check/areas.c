@@ -65,6 +65,7 @@ static bool check_tensor(const fti_pc_mock *m, uint64_t i) {
                       ENTRY "found source %u, tensor %llu, wanted a tensor of the "
                             "checkpoint, or FTK_SOURCE_COMPUTED",
                       ENTRY_ARGS(i, t->name), t->source, (unsigned long long)t->tensor) ||
+        !source ||
         !fti_pc_check(source->type == t->type, ENTRY "found type %s, wanted %s as stored",
                       ENTRY_ARGS(i, t->name), fti_type_name(t->type), fti_type_name(source->type)))
         return false;
