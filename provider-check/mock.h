@@ -155,8 +155,8 @@ typedef struct fti_pc_mock {
     fti_pc_area *caches; /* keys, values, state: chained */
     fti_pc_area *state;
     uint64_t slot_stride;
-    uint32_t turn;           /* how often sequences have changed their slots */
     uint64_t slots_at;       /* where a step's state_slots lie in its arrays */
+    uint32_t turn;           /* how often sequences have changed their slots */
     uint32_t step_sequences; /* of the step that was filled last */
     char *state_copy;        /* as it was before the work in progress */
     fti_pc_area *workspace[FTI_PC_BUCKETS];
