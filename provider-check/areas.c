@@ -48,19 +48,33 @@ static const fti_tensor *source_of(const fti_pc_mock *m, uint64_t index) {
     return index < fti_checkpoint_tensor_count(c) ? fti_checkpoint_tensor(c, (size_t)index) : NULL;
 }
 
-static bool check_tensor(const fti_pc_mock *m, const ftk_tensor_plan *t) {
+#define ENTRY               "plan_weights: entry %llu '%.*s': "
+#define ENTRY_ARGS(i, name) (unsigned long long)(i), FTI_STR_ARGS(name)
+
+static bool check_tensor(const fti_pc_mock *m, uint64_t i) {
+    const ftk_tensor_plan *t = tensor_at(&m->plan, i);
     uint64_t row = row_bytes_of(t->type, t->cols), bytes = 0;
     bool shaped = row > 0 && t->rows > 0 && fti_mul_u64(row, t->rows, &bytes);
-    if (!fti_pc_check(shaped, "the plan of %.*s: %llu x %llu and type %s do not go together",
-                      FTI_STR_ARGS(t->name), (unsigned long long)t->rows,
-                      (unsigned long long)t->cols, fti_type_name(t->type)))
+    if (t->source == FTK_SOURCE_COMPUTED || !shaped)
+        return fti_pc_check(shaped,
+                            ENTRY "found %llu x %llu of type %s, wanted rows of whole blocks",
+                            ENTRY_ARGS(i, t->name), (unsigned long long)t->rows,
+                            (unsigned long long)t->cols, fti_type_name(t->type));
+    const fti_tensor *source = t->source == FTK_SOURCE_TENSOR ? source_of(m, t->tensor) : NULL;
+    if (!fti_pc_check(source != NULL,
+                      ENTRY "found source %u, tensor %llu, wanted a tensor of the "
+                            "checkpoint, or FTK_SOURCE_COMPUTED",
+                      ENTRY_ARGS(i, t->name), t->source, (unsigned long long)t->tensor) ||
+        !source ||
+        !fti_pc_check(source->type == t->type, ENTRY "found type %s, wanted %s as stored",
+                      ENTRY_ARGS(i, t->name), fti_type_name(t->type), fti_type_name(source->type)))
         return false;
-    if (t->source == FTK_SOURCE_COMPUTED) return true;
-    const fti_tensor *source = source_of(m, t->tensor);
-    return fti_pc_check(t->source == FTK_SOURCE_TENSOR && source && source->type == t->type &&
-                            lies_inside(t->offset, bytes, 1, 0, source->bytes),
-                        "the plan of %.*s: its source is no tensor of that type that holds it",
-                        FTI_STR_ARGS(t->name));
+    return fti_pc_check(lies_inside(t->offset, bytes, 1, 0, source->bytes),
+                        ENTRY "found %llu x %llu of type %s at byte %llu, wanted them inside the "
+                              "%llu bytes of the tensor",
+                        ENTRY_ARGS(i, t->name), (unsigned long long)t->rows,
+                        (unsigned long long)t->cols, fti_type_name(t->type),
+                        (unsigned long long)t->offset, (unsigned long long)source->bytes);
 }
 
 static bool check_bank(const fti_pc_mock *m, const ftk_bank_part *b) {
@@ -70,9 +84,11 @@ static bool check_bank(const fti_pc_mock *m, const ftk_bank_part *b) {
                 source->type == b->type && b->used > 0 && b->used <= b->experts &&
                 lies_inside(b->offset, bytes, b->experts, b->expert_stride, source->bytes);
     return fti_pc_check(good,
-                        "the plan of part %.*s in layer %u: its experts do not lie in a "
-                        "tensor of its type",
-                        FTI_STR_ARGS(b->part), b->layer);
+                        "plan_weights: part '%.*s' of layer %u: found %u of %u experts of %llu x "
+                        "%llu, type %s, wanted them inside a tensor, of %s",
+                        FTI_STR_ARGS(b->part), b->layer, b->used, b->experts,
+                        (unsigned long long)b->rows, (unsigned long long)b->cols,
+                        fti_type_name(b->type), source ? fti_type_name(source->type) : "its type");
 }
 
 static bool check_kv(const ftk_kv_layer *kv) {
@@ -91,7 +107,7 @@ ftk_status fti_pc_check_plan(fti_pc_mock *m) {
             (p->kv_layer_count == 0 ||
              (p->kv_layers && p->kv_layer_stride >= sizeof(ftk_kv_layer))),
         "the plan lacks an array or its stride");
-    for (uint64_t i = 0; good && i < p->tensor_count; i++) good = check_tensor(m, tensor_at(p, i));
+    for (uint64_t i = 0; good && i < p->tensor_count; i++) good = check_tensor(m, i);
     for (uint64_t i = 0; good && i < p->bank_part_count; i++) good = check_bank(m, bank_at(p, i));
     for (uint64_t i = 0; good && i < p->kv_layer_count; i++) good = check_kv(kv_at(p, i));
     for (uint32_t i = 1; good && i < m->bucket_count; i++)
@@ -265,9 +281,8 @@ void fti_pc_free_areas(fti_pc_mock *m) {
 static void check_area(const fti_pc_area *area) {
     if (area)
         fti_pc_check(fti_pc_area_intact(area),
-                     "bytes before or behind %s (%llu bytes) were "
-                     "written",
-                     area->name, (unsigned long long)area->bytes);
+                     "bytes before or behind %s (%llu bytes) were written", area->name,
+                     (unsigned long long)area->bytes);
 }
 
 static void check_chain(const fti_pc_area *list) {

@@ -39,7 +39,8 @@ typedef struct fti_pc_finding {
 typedef struct fti_pc_variant {
     char operation[80];
     char name[80];
-    char skipped[160];    /* why it was not run; "" if it was */
+    char skipped[160];    /* why it was not run, or not compared; "" if it was */
+    bool ran;             /* though nothing of it was launched, if it was skipped */
     uint64_t comparisons; /* kernel launches compared, each over one set of values */
     uint64_t steps;       /* whole steps compared */
     uint32_t worst;       /* largest distance seen, in units of the last place */
@@ -129,6 +130,8 @@ void fti_pc_pass_rows(const fti_pc_target *target);
 void fti_pc_pass_capture(const fti_pc_target *target);
 void fti_pc_pass_ranges(const fti_pc_target *target); /* kernels.c */
 void fti_pc_pass_variants(const fti_pc_target *target);
+/* No pass of the command line's: enters the names of all rows that may have a tolerance. */
+void fti_pc_pass_names(const fti_pc_target *target);
 
 /* Loads the provider through the core's own loader; NULL after a finding. */
 const ftk_provider *fti_pc_load(const fti_pc_target *target);

@@ -25,9 +25,11 @@ bool fti_pc_runs_here(const fti_pc_mock *m, const ftk_variant *row, char *why, s
     for (uint64_t i = 0; i < row->need_count; i++) {
         const ftk_capability_need *need = &row->needs[i];
         int64_t value = 0;
-        if (m->backend->ops->capability(m->backend, need->name, &value) == FTK_OK &&
-            value >= need->min_value)
-            continue;
+        if (m->backend->ops->capability(m->backend, need->name, &value) != FTK_OK) {
+            snprintf(why, size, "the host reports no capability '%.*s'", FTI_STR_ARGS(need->name));
+            return false;
+        }
+        if (value >= need->min_value) continue;
         snprintf(why, size, "needs %.*s >= %lld, found %lld", FTI_STR_ARGS(need->name),
                  (long long)need->min_value, (long long)value);
         return false;

@@ -332,10 +332,12 @@ static void split_launch(fti_pc_mock *m, const fti_pc_launch *l) {
         fti_pc_run_kernel(l, copy.function, copy.args, begin, end);
         end = begin;
     }
-    fti_pc_check(worst_distance(im, true) == 0,
-                 "the kernel %s gives other values over parts of its %llu items, last part first: "
-                 "what it computes for an item may not depend on the range",
-                 l->name, (unsigned long long)l->items);
+    fti_pc_check(
+        worst_distance(im, true) == 0,
+        "the kernel %s gives other values over parts of its %llu items, last part first: "
+        "what it computes for an item may not depend on the range; or it writes outside begin .. "
+        "end - 1",
+        l->name, (unsigned long long)l->items);
     fti_pc_check(memcmp(copy.args, l->args, l->args_bytes) == 0,
                  "the kernel %s changed its arguments", l->name);
     restore(im, im->wanted);
@@ -394,6 +396,7 @@ typedef struct duel {
     size_t launch_count;
     size_t at; /* the reference's next launch */
     bool paired;
+    bool differs; /* the variant has put something else on the stream than the reference */
     bool timed;
     bool extremes;
     uint32_t fights; /* in the step */
@@ -440,8 +443,11 @@ static void judge(duel *d, const fti_pc_launch *l, const char *values, bool all)
     uint32_t worst = worst_distance(&d->image, all);
     d->variant->comparisons++;
     if (worst > d->variant->worst) d->variant->worst = worst;
-    fti_pc_at("%s, a step of %u rows: %u units in the last place", d->variant->name, d->rows,
-              worst);
+    if (worst == UINT32_MAX)
+        fti_pc_at("%s, a step of %u rows: one is NaN, the other is not", d->variant->name, d->rows);
+    else
+        fti_pc_at("%s, a step of %u rows: %u units in the last place", d->variant->name, d->rows,
+                  worst);
     fti_pc_check(worst <= d->variant->tolerance,
                  "%s: the kernel %s differs from the reference over %s by more than the %u units "
                  "in the last place that are declared",
@@ -515,8 +521,10 @@ static void compare_launch(fti_pc_mock *m, const fti_pc_launch *l) {
     run_launch(l, l->function);
     save(im, im->wanted);
     classify(im);
-    if (!d->paired || at >= d->launch_count) return;
+    if (at >= d->launch_count) return;
     const fti_pc_launch *other = &d->launches[at];
+    if (other->function != l->function) d->differs = true;
+    if (!d->paired) return;
     if (other->function == l->function || l->items == 0) return;
     if (other->items != l->items || other->args_bytes != l->args_bytes) {
         d->paired = false;
@@ -549,7 +557,10 @@ static ftk_status duel_step(duel *d, const shape *s) {
     ftk_status status = fti_pc_run(a, &first);
     move_state_kinds(d, false);
     image_free(&d->image);
-    if (d->at != d->launch_count) d->paired = false;
+    if (d->at != d->launch_count) {
+        d->paired = false;
+        d->differs = true;
+    }
     if (status != FTK_OK || d->variant->tolerance > 0) return status;
     d->variant->steps++;
     bool same = memcmp(a->logits->data, b->logits->data, (size_t)a->logits->bytes) == 0 &&
@@ -591,9 +602,16 @@ static void run_duel(duel *d, const uint32_t *base, const uint32_t *chosen) {
     d->reference->on_launch = d->other->on_launch = NULL;
     d->reference->on_write = NULL;
     free(d->state_kinds);
+    if (going && !d->differs) {
+        d->variant->ran = true;
+        snprintf(d->variant->skipped, sizeof d->variant->skipped,
+                 "its kernel was launched in no step");
+        return;
+    }
     fti_pc_check(d->variant->tolerance == 0 || d->variant->comparisons > 0,
                  "%s: a tolerance is declared, but its launches have no counterparts in the "
-                 "reference, so that nothing can be held to it",
+                 "reference, so that nothing can be held to it: write the reference of a fused "
+                 "kernel as one kernel with the same arguments",
                  d->variant->name);
 }
 
@@ -610,7 +628,8 @@ static fti_pc_variant *new_variant(const fti_pc_target *target, const ftk_varian
     return v;
 }
 
-/* What else is chosen is the same on both sides, and quick: it has a duel of its own. */
+/* Every other operation is at its reference: what is fused elsewhere would leave nothing for
+ * this row to do. */
 static void check_variant(const fti_pc_target *target, const ftk_provider *table, uint64_t index,
                           uint32_t row) {
     const ftk_variant_table *t = table->variants[index];
@@ -618,12 +637,13 @@ static void check_variant(const fti_pc_target *target, const ftk_provider *table
               .reference = fti_pc_mock_new(target, table),
               .other = fti_pc_mock_new(target, table),
               .launches = calloc(FTI_PC_MAX_LAUNCHES, sizeof *d.launches)};
-    uint32_t *base = d.reference ? fti_pc_choose(d.reference, 0) : NULL;
-    uint32_t *chosen = d.reference ? fti_pc_choose(d.reference, 0) : NULL;
+    uint32_t *base = calloc((size_t)table->variant_table_count, sizeof *base);
+    uint32_t *chosen = calloc((size_t)table->variant_table_count, sizeof *chosen);
     if (d.variant && d.reference && d.other && d.launches && base && chosen &&
         fti_pc_runs_here(d.reference, fti_pc_row(t, row), d.variant->skipped,
                          sizeof d.variant->skipped)) {
-        base[index] = (uint32_t)t->variant_count - 1;
+        for (uint64_t i = 0; i < table->variant_table_count; i++)
+            base[i] = chosen[i] = (uint32_t)table->variants[i]->variant_count - 1;
         chosen[index] = row;
         run_duel(&d, base, chosen);
     }
@@ -634,6 +654,13 @@ static void check_variant(const fti_pc_target *target, const ftk_provider *table
     free(chosen);
 }
 
+void fti_pc_pass_names(const fti_pc_target *target) {
+    const ftk_provider *table = fti_pc_load(target);
+    for (uint64_t i = 0; table && i < table->variant_table_count; i++)
+        for (uint32_t row = 0; row + 1 < table->variants[i]->variant_count; row++)
+            (void)new_variant(target, table->variants[i], fti_pc_row(table->variants[i], row));
+}
+
 void fti_pc_pass_variants(const fti_pc_target *target) {
     const ftk_provider *table = fti_pc_load(target);
     if (!table) return;
@@ -641,8 +668,14 @@ void fti_pc_pass_variants(const fti_pc_target *target) {
     for (uint64_t i = 0; i < table->variant_table_count; i++)
         for (uint32_t row = 0; row + 1 < table->variants[i]->variant_count; row++, count++)
             check_variant(target, table, i, row);
-    if (count == 0)
+    if (count == 0) {
         fti_pc_skip("the provider has reference rows only");
-    else
-        fti_pc_check_wide_variants(target, table);
+        return;
+    }
+    fti_pc_check_wide_variants(target, table);
+    const fti_pc_channel *c = fti_pc_the_channel();
+    for (uint32_t i = 0; i < c->variant_count; i++)
+        if (!c->variants[i].skipped[0]) return;
+    fti_pc_skip("no variant was compared: of %llu, none could run here and was launched",
+                (unsigned long long)count);
 }

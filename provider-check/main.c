@@ -253,8 +253,7 @@ static bool loads(const fti_pc_target *t) {
     return t->manifest && fti_provider_check(&config, &t->allow, NULL, NULL, &error) == FTK_OK;
 }
 
-static void run_passes(fti_pc_report *report, const values *v, bool json) {
-    bool loadable = loads(report->target);
+static void run_passes(fti_pc_report *report, const values *v, bool loadable, bool json) {
     for (size_t i = 0; i < FTI_COUNT(passes); i++) {
         if (!wanted(&v->only, passes[i].name)) continue;
         fti_pc_result *result = &report->results[report->count];
@@ -266,6 +265,47 @@ static void run_passes(fti_pc_report *report, const values *v, bool json) {
     }
 }
 
+/* ---- tolerances of variants that there are ---- */
+
+static bool has_name(const fti_pc_channel *c, const char *item, size_t size) {
+    for (uint32_t i = 0; i < c->variant_count; i++)
+        if (strlen(c->variants[i].name) == size && memcmp(c->variants[i].name, item, size) == 0)
+            return true;
+    return false;
+}
+
+static int unknown_variant(const fti_pc_channel *c, const char *item, size_t size) {
+    char *wanted = fti_cli_format("%s", c->variant_count ? "" : "none, since it has no variants");
+    for (uint32_t i = 0; i < c->variant_count; i++) {
+        char *longer = fti_cli_format("%s%s%s", wanted, i ? ", " : "", c->variants[i].name);
+        free(wanted);
+        wanted = longer;
+    }
+    int code = fti_cli_usage("--tolerance: found '%.*s', wanted one of: %s", (int)size, item,
+                             wanted);
+    free(wanted);
+    return code;
+}
+
+/* A misspelt name would be no tolerance at all. The names are known to the provider's code
+ * alone; where that does not load or has too many, the passes say what they find. */
+static int check_tolerated(const fti_pc_target *t, const fti_cli_list *list, bool loadable) {
+    static const fti_pc_pass names = {.name = "names", .run = fti_pc_pass_names, .runs_code = true};
+    fti_pc_channel *c = list->count && loadable ? new_channel() : NULL;
+    int code = 0;
+    if (!c) return 0;
+    fti_pc_open_channel(c);
+    fti_pc_run_apart(&names, t, c);
+    fti_pc_open_channel(NULL);
+    bool known = c->finding_count == 0 && c->variant_count < FTI_PC_MAX_VARIANTS;
+    for (size_t i = 0; known && code == 0 && i < list->count; i++) {
+        size_t size = (size_t)(strrchr(list->items[i], '=') - list->items[i]);
+        if (!has_name(c, list->items[i], size)) code = unknown_variant(c, list->items[i], size);
+    }
+    munmap(c, sizeof *c);
+    return code;
+}
+
 static void digest(const char *path, char hex[65]) {
     ftk_error error = FTK_ERROR_INIT;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -275,9 +315,12 @@ static void digest(const char *path, char hex[65]) {
 
 static int check(const fti_pc_target *target, const values *v, bool json) {
     fti_pc_report report = {.target = target};
+    bool loadable = loads(target);
+    int code = check_tolerated(target, &v->tolerances, loadable);
+    if (code != 0) return code;
     digest(target->allow.path, report.sha256);
     if (!json) fti_pc_print_head(&report);
-    run_passes(&report, v, json);
+    run_passes(&report, v, loadable, json);
     if (json)
         fti_pc_print_json(&report);
     else

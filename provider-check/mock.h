@@ -148,15 +148,15 @@ typedef struct fti_pc_mock {
     uint32_t mapped_count;
     ftk_kv_view *kv;
     uint32_t graph_safe;
+    uint32_t slots; /* of state: more than there are sequences */
 
     /* ---- what a step may write ---- */
     fti_pc_device memory;
     fti_pc_area *caches; /* keys, values, state: chained */
     fti_pc_area *state;
     uint64_t slot_stride;
-    uint32_t slots;          /* of state: more than there are sequences */
-    uint32_t turn;           /* how often sequences have changed their slots */
     uint64_t slots_at;       /* where a step's state_slots lie in its arrays */
+    uint32_t turn;           /* how often sequences have changed their slots */
     uint32_t step_sequences; /* of the step that was filled last */
     char *state_copy;        /* as it was before the work in progress */
     fti_pc_area *workspace[FTI_PC_BUCKETS];

@@ -50,12 +50,17 @@ void fti_pc_print_head(const fti_pc_report *report) {
 static void print_variant(const fti_pc_variant *v) {
     print_shown("           %s: ", v->name);
     if (v->skipped[0]) {
-        print_shown("not run: %s\n", v->skipped);
+        print_shown(v->ran ? "not compared: %s\n" : "not run: %s\n", v->skipped);
         return;
     }
     (void)printf("%llu comparisons of kernels, %llu of steps, distance %u of %u",
                  (unsigned long long)v->comparisons, (unsigned long long)v->steps, v->worst,
                  v->tolerance);
+    if (v->worst == UINT32_MAX) (void)fputs(" (one is NaN, the other is not)", stdout);
+    if (v->comparisons == 0)
+        (void)fputs("; its launches are not those of the reference: write the reference of a fused "
+                    "kernel as one kernel with the same arguments, and they are compared",
+                    stdout);
     if (v->seconds > 0.0)
         (void)printf("; %.1f us, reference %.1f us: %.2f times as fast", v->seconds * 1e6,
                      v->reference_seconds * 1e6, v->reference_seconds / v->seconds);
@@ -118,8 +123,8 @@ static json_t *json_result(const fti_pc_result *r) {
 
 static json_t *json_variant(const fti_pc_variant *v) {
     if (v->skipped[0])
-        return json_pack("{s:o, s:o, s:o}", "operation", text_of(v->operation), "variant",
-                         text_of(v->name), "skipped", text_of(v->skipped));
+        return json_pack("{s:o, s:o, s:o, s:b}", "operation", text_of(v->operation), "variant",
+                         text_of(v->name), "skipped", text_of(v->skipped), "ran", v->ran);
     return json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:f, s:f}", "operation", text_of(v->operation),
                      "variant", text_of(v->name), "kernel_comparisons", (json_int_t)v->comparisons,
                      "step_comparisons", (json_int_t)v->steps, "worst_ulp", (json_int_t)v->worst,

@@ -92,16 +92,17 @@ static bool blame_one(const fti_pc_mock *reference, uint64_t table, uint32_t row
     return guilty;
 }
 
-static void blame(const fti_pc_mock *reference, const uint32_t *chosen, uint32_t width) {
+static void blame(const fti_pc_mock *reference, const fti_pc_mock *other, const uint32_t *chosen,
+                  uint32_t width) {
     const ftk_provider *t = reference->table;
     bool found = false;
     for (uint64_t i = 0; i < t->variant_table_count; i++)
         if (chosen[i] + 1 < t->variants[i]->variant_count)
             found = blame_one(reference, i, chosen[i], width) || found;
     if (!found)
-        fti_pc_find("all variants that run here, taken together: a step of %u rows gives other "
-                    "logits, caches or state than with the references",
-                    width);
+        fti_pc_find("the variants %s, taken together: a step of %u rows gives other logits, caches "
+                    "or state than with the references",
+                    other->active, width);
 }
 
 static void compare_width(fti_pc_mock *reference, fti_pc_mock *const *others, uint32_t count,
@@ -112,7 +113,7 @@ static void compare_width(fti_pc_mock *reference, fti_pc_mock *const *others, ui
         if (chosen && run_width(others[i], width)) {
             fti_pc_checked();
             count_step(reference, chosen);
-            if (!same_caches(reference, others[i])) blame(reference, chosen, width);
+            if (!same_caches(reference, others[i])) blame(reference, others[i], chosen, width);
         }
         free(chosen);
     }

@@ -25,7 +25,10 @@ int main(int argc, char **argv) {
     ftk_engine *engine = NULL;
     int32_t prompt[256];
     size_t count = 0;
-    if (argc != 4) return 2;
+    if (argc != 4) {
+        fprintf(stderr, "usage: generate CONFIG.yaml MODEL.gguf PROMPT\n");
+        return 2;
+    }
     if (ftk_config_load(argv[1], &config, &err) != FTK_OK) return fail(&err);
     if (ftk_engine_open(config, argv[2], NULL, &engine, &err) != FTK_OK) return fail(&err);
     if (ftk_tokenize(engine, argv[3], strlen(argv[3]), 0, prompt, 256, &count, &err) != FTK_OK)

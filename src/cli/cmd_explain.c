@@ -89,25 +89,43 @@ static json_t *judge(const json_t *provider, const claim *c) {
     return o;
 }
 
+static void pass_over(json_t *o, const char *selected) {
+    char *reason = fti_cli_format("claims it, but providers.select names %s", selected);
+    (void)json_object_set_new(o, "passes", json_false());
+    (void)json_object_set_new(o, "reason", fti_cli_json_text(reason, strlen(reason)));
+    free(reason);
+}
+
 /* Of the allowed ones only what the manifest claims decides; a check that fails then
  * refuses the checkpoint, it does not make room for another provider. */
 static json_t *explain(const json_t *report, const claim *c) {
     json_t *providers = json_array();
     const json_t *entry;
     const char *chosen = NULL;
+    char *pair = fti_cli_format("%s/%s", c->architecture, c->container);
+    const char *selected = json_string_value(
+        json_object_get(json_object_get(report, "select"), pair));
     size_t i, claimers = 0, good = 0;
+    free(pair);
     json_array_foreach(json_object_get(report, "providers"), i, entry) {
         json_t *o = judge(entry, c);
+        bool other = selected && strcmp(fti_cli_member(entry, "name"), selected) != 0;
+        (void)json_array_append_new(providers, o);
+        if (other && is_true(o, "passes")) pass_over(o, selected);
+        if (other) continue;
         bool passes = is_true(o, "passes");
         claimers += is_true(o, "claims") && is_true(o, "allowed");
         good += passes;
         if (passes) chosen = fti_cli_member(entry, "name");
-        (void)json_array_append_new(providers, o);
     }
     const char *outcome = claimers > 1    ? "several allowed providers claim it: providers.select "
                                             "in the configuration must name one"
-                          : claimers == 0 ? "no allowed provider claims it"
+                          : claimers == 0 ? selected
+                                                ? "the provider that providers.select names does "
+                                                  "not claim it"
+                                                : "no allowed provider claims it"
                           : good == 0     ? "the provider that claims it fails a check"
+                          : selected      ? "one provider takes it, chosen by providers.select"
                                           : "one provider takes it";
     return json_pack("{s:s, s:s, s:o, s:s?, s:s}", "architecture", c->architecture, "container",
                      c->container, "providers", providers, "chosen",

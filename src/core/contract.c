@@ -20,12 +20,15 @@ ftk_status fti_contract_versions(const fti_manifest *m, uint32_t *effective, ftk
     const fti_levels provider = {m->api_level, m->min_host_level};
     const fti_semver core = {FTK_VERSION_MAJOR, FTK_VERSION_MINOR, FTK_VERSION_PATCH};
     if (!fti_levels_meet(host, provider, effective))
-        return fti_fail(err, FTK_E_PROVIDER_LEVEL,
-                        "'%s' refused: found api_level %u and min_host_level %u, wanted %s%u (this "
-                        "libfreetoken has level %u); install matching versions of both",
-                        m->path, m->api_level, m->min_host_level,
-                        host.level == 0 ? "exactly level " : "levels that reach ",
-                        host.level == 0 ? host.level : host.min_peer, host.level);
+        return fti_fail(
+            err, FTK_E_PROVIDER_LEVEL,
+            "'%s' refused: found api_level %u and min_host_level %u, wanted %s%u (this "
+            "libfreetoken has level %u); install matching versions of both, or build against "
+            "this one's headers: set API_LEVEL in CMakeLists.txt to FTK_API_LEVEL of "
+            "version.h",
+            m->path, m->api_level, m->min_host_level,
+            host.level == 0 ? "exactly level " : "levels that reach ",
+            host.level == 0 ? host.level : host.min_peer, host.level);
     if (fti_semver_in_range(core, fti_str(m->core_range)) != FTI_RANGE_INSIDE)
         return fti_fail(err, FTK_E_PROVIDER_VERSION,
                         "'%s' refused: found core_range '%s', wanted one that holds "

@@ -68,6 +68,22 @@ static ftk_status report_folder(found_list *list, const char *folder, int error)
     return FTK_OK;
 }
 
+static bool is_manifest(const char *name) {
+    const size_t suffix = sizeof FTI_MANIFEST_SUFFIX - 1, n = strlen(name);
+    return n > suffix && strcmp(name + n - suffix, FTI_MANIFEST_SUFFIX) == 0;
+}
+
+/* It would never be found there. */
+static ftk_status report_manifest(found_list *list, const char *folder, const char *name) {
+    fti_found_provider *item = append_found(list, folder);
+    if (!item) return fti_no_memory(list->err, sizeof *item, "found providers");
+    fti_fail(&item->error, FTK_E_PROVIDER_PATH,
+             "found the manifest '%s' in the folder '%s' of providers.search, wanted folders that "
+             "hold one each: name its parent",
+             name, folder);
+    return FTK_OK;
+}
+
 static int not_hidden(const struct dirent *entry) {
     return entry->d_name[0] != '.';
 }
@@ -80,6 +96,8 @@ static ftk_status search_folder(found_list *list, const char *folder) {
     ftk_status status = FTK_OK;
     for (int i = 0; i < count; i++) {
         char sub[PATH_MAX];
+        if (status == FTK_OK && is_manifest(entries[i]->d_name))
+            status = report_manifest(list, folder, entries[i]->d_name);
         int n = snprintf(sub, sizeof sub, "%s/%s", folder, entries[i]->d_name);
         if (status == FTK_OK && n > 0 && (size_t)n < sizeof sub)
             status = read_found(list, sub, entries[i]->d_name);

@@ -25,9 +25,12 @@ static const ftk_kv_layer *kv_at(const ftk_plan *plan, uint64_t i) {
 
 /* ---- checking a plan ---- */
 
-static ftk_status broken_plan(ftk_error *err, ftk_str name, const char *what) {
-    return fti_fail(err, FTK_E_PROVIDER_CONTRACT, "provider's plan for %.*s: %s",
-                    FTI_STR_ARGS(name), what);
+/* `where` names the entry, `what` says what was found and what was wanted. */
+static ftk_status broken_plan(const ftk_engine *e, ftk_error *err, const char *where,
+                              const char *what) {
+    return fti_fail(err, FTK_E_PROVIDER_CONTRACT,
+                    "provider %s, plan_weights: %s: %s; correct the plan",
+                    e->provider->manifest->name, where, what);
 }
 
 /* Bytes of a row, or 0 if the type has none or cols is no multiple of its block. */
@@ -57,51 +60,92 @@ static ftk_status operator_reads(const ftk_engine *e, ftk_str name, uint32_t typ
                                fti_show(name).text, fti_type_name(type), e->backend->ops->name);
 }
 
-static ftk_status check_tensor(const ftk_engine *e, const ftk_tensor_plan *t, ftk_error *err) {
+/* What an entry states, held against the tensor that it names; NULL if there is none. */
+static ftk_status check_source(const ftk_engine *e, const char *where, uint64_t tensor,
+                               uint32_t type, const fti_tensor **source, ftk_error *err) {
+    char what[160];
+    uint64_t count = fti_checkpoint_tensor_count(e->checkpoint);
+    snprintf(what, sizeof what, "found tensor %llu, wanted one of the checkpoint's %llu",
+             (unsigned long long)tensor, (unsigned long long)count);
+    if (tensor >= count) return broken_plan(e, err, where, what);
+    *source = fti_checkpoint_tensor(e->checkpoint, (size_t)tensor);
+    snprintf(what, sizeof what, "found type %s, wanted %s as stored", fti_type_name(type),
+             fti_type_name((*source)->type));
+    return (*source)->type == type ? FTK_OK : broken_plan(e, err, where, what);
+}
+
+static ftk_status outside_source(const ftk_engine *e, const char *where, uint64_t offset,
+                                 uint64_t rows, uint64_t cols, const fti_tensor *source,
+                                 ftk_error *err) {
+    char what[200];
+    snprintf(what, sizeof what,
+             "found %llu x %llu values from byte %llu on, wanted them inside the tensor's %llu "
+             "bytes",
+             (unsigned long long)rows, (unsigned long long)cols, (unsigned long long)offset,
+             (unsigned long long)source->bytes);
+    return broken_plan(e, err, where, what);
+}
+
+static ftk_status odd_shape(const ftk_engine *e, const char *where, uint64_t rows, uint64_t cols,
+                            uint32_t type, ftk_error *err) {
+    char what[160];
+    snprintf(what, sizeof what, "found %llu x %llu of type %s, wanted rows of whole blocks",
+             (unsigned long long)rows, (unsigned long long)cols, fti_type_name(type));
+    return broken_plan(e, err, where, what);
+}
+
+static ftk_status check_tensor(const ftk_engine *e, uint64_t i, ftk_error *err) {
+    const ftk_tensor_plan *t = tensor_at(&e->plan, i);
     uint64_t row_bytes = row_bytes_of(t->type, t->cols), bytes;
+    const fti_tensor *source = NULL;
+    char where[160];
+    snprintf(where, sizeof where, "entry %llu '%s'", (unsigned long long)i, fti_show(t->name).text);
     if (row_bytes == 0 || t->rows == 0 || !fti_mul_u64(t->rows, row_bytes, &bytes))
-        return broken_plan(err, t->name, "shape and type do not go together");
+        return odd_shape(e, where, t->rows, t->cols, t->type, err);
     FTI_TRY(operator_reads(e, t->name, t->type, err));
     if (t->source == FTK_SOURCE_COMPUTED) return FTK_OK;
-    if (t->source != FTK_SOURCE_TENSOR) return broken_plan(err, t->name, "unknown kind of source");
-    if (t->tensor >= fti_checkpoint_tensor_count(e->checkpoint))
-        return broken_plan(err, t->name, "its source is no tensor of the checkpoint");
-    const fti_tensor *source = fti_checkpoint_tensor(e->checkpoint, (size_t)t->tensor);
-    if (source->type != t->type) return broken_plan(err, t->name, "its source has another type");
+    if (t->source != FTK_SOURCE_TENSOR)
+        return broken_plan(e, err, where,
+                           "found an unknown source, wanted FTK_SOURCE_TENSOR or "
+                           "FTK_SOURCE_COMPUTED");
+    FTI_TRY(check_source(e, where, t->tensor, t->type, &source, err));
     if (!lies_inside(t->offset, t->rows, row_bytes, 1, 0, source->bytes))
-        return broken_plan(err, t->name, "it does not lie inside its source");
+        return outside_source(e, where, t->offset, t->rows, t->cols, source, err);
     return FTK_OK;
 }
 
-static ftk_status check_bank(const ftk_engine *e, const ftk_bank_part *b, ftk_error *err) {
-    if (b->tensor >= fti_checkpoint_tensor_count(e->checkpoint))
-        return broken_plan(err, b->part, "an expert bank's source is no tensor of the checkpoint");
-    const fti_tensor *source = fti_checkpoint_tensor(e->checkpoint, (size_t)b->tensor);
+static ftk_status check_bank(const ftk_engine *e, uint64_t i, ftk_error *err) {
+    const ftk_bank_part *b = fti_plan_bank(&e->plan, i);
     uint64_t row_bytes = row_bytes_of(b->type, b->cols);
-    if (row_bytes == 0 || b->rows == 0 || b->experts == 0 || b->used == 0 || b->used > b->experts)
-        return broken_plan(err, source->name, "shape and type do not go together");
+    const fti_tensor *source = NULL;
+    char where[160];
+    snprintf(where, sizeof where, "bank part %llu '%s' of layer %u", (unsigned long long)i,
+             fti_show(b->part).text, b->layer);
+    if (row_bytes == 0 || b->rows == 0 || b->experts == 0)
+        return odd_shape(e, where, b->rows, b->cols, b->type, err);
+    if (b->used == 0 || b->used > b->experts)
+        return broken_plan(e, err, where, "found `used` outside 1 to `experts`");
+    FTI_TRY(check_source(e, where, b->tensor, b->type, &source, err));
     FTI_TRY(operator_reads(e, source->name, b->type, err));
-    if (source->type != b->type) return broken_plan(err, source->name, "the bank has another type");
     if (!lies_inside(b->offset, b->rows, row_bytes, b->experts, b->expert_stride, source->bytes))
-        return broken_plan(err, source->name, "the experts do not lie inside it");
+        return outside_source(e, where, b->offset, b->experts * b->rows, b->cols, source, err);
     return FTK_OK;
 }
 
 static ftk_status check_plan(const ftk_engine *e, ftk_error *err) {
     const ftk_plan *p = &e->plan;
-    ftk_str whole = FTK_STR("the model");
     if (p->tensor_stride < sizeof(ftk_tensor_plan) || (p->tensor_count && !p->tensors) ||
         p->bank_part_stride < sizeof(ftk_bank_part) || (p->bank_part_count && !p->bank_parts) ||
         p->kv_layer_stride < sizeof(ftk_kv_layer) || (p->kv_layer_count && !p->kv_layers))
-        return broken_plan(err, whole, "an array or its stride is missing");
-    for (uint64_t i = 0; i < p->tensor_count; i++) FTI_TRY(check_tensor(e, tensor_at(p, i), err));
-    for (uint64_t i = 0; i < p->bank_part_count; i++)
-        FTI_TRY(check_bank(e, fti_plan_bank(p, i), err));
+        return broken_plan(e, err, "arrays", "found an array or its stride missing");
+    for (uint64_t i = 0; i < p->tensor_count; i++) FTI_TRY(check_tensor(e, i, err));
+    for (uint64_t i = 0; i < p->bank_part_count; i++) FTI_TRY(check_bank(e, i, err));
     for (uint64_t i = 0; i < p->kv_layer_count; i++) {
         const ftk_kv_layer *kv = kv_at(p, i);
         if (kv->kv_heads == 0 || kv->key_dim == 0 || kv->value_dim == 0 || kv->kv_heads > 4096 ||
             kv->key_dim > 4096 || kv->value_dim > 4096)
-            return broken_plan(err, whole, "a KV layer has an impossible shape");
+            return broken_plan(e, err, "KV layers",
+                               "found a shape with 0, wanted heads and dimensions of 1 to 4096");
     }
     return FTK_OK;
 }

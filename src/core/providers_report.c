@@ -158,6 +158,11 @@ static ftk_status report_found(const ftk_config *config, const fti_found_provide
         fti_json_append(&search, fti_json_str(fti_str(config->search[i])));
     ftk_status status = providers ? add_same_names(providers, err) : FTK_OK;
     fti_json_set(&o, "search", search);
+    json_t *select = json_object();
+    for (size_t i = 0; i < config->select_count; i++)
+        fti_json_set(&select, config->select[i].claim,
+                     fti_json_str(fti_str(config->select[i].name)));
+    fti_json_set(&o, "select", select);
     fti_json_set(&o, "search_repeated", repeated);
     fti_json_set(&o, "providers", providers);
     if (status == FTK_OK) return fti_json_dump(o, json, err);

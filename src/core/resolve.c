@@ -7,6 +7,7 @@
 #include "core/loading.h"
 
 #include <stdio.h>
+#include <sys/stat.h>
 
 /* A provider that may be chosen, as its manifest describes it. */
 typedef struct candidate {
@@ -45,6 +46,12 @@ static ftk_status manifest_of(const fti_allow *allow, fti_manifest **out, ftk_er
         return fti_fail(err, FTK_E_PROVIDER_PATH,
                         "path '%s' refused: found no absolute path of a file, wanted one",
                         allow->path);
+    struct stat st;
+    if (stat(allow->path, &st) == 0 && S_ISDIR(st.st_mode))
+        return fti_fail(err, FTK_E_PROVIDER_PATH,
+                        "path '%s' refused: found a folder, wanted the library in it, such as "
+                        "'%s/%s.so'",
+                        allow->path, allow->path, allow->name);
     fti_text path = {0};
     fti_manifest *manifest = NULL;
     fti_text_printf(&path, "%.*s/%s" FTI_MANIFEST_SUFFIX, (int)(slash - allow->path), allow->path,
@@ -141,6 +148,30 @@ static const fti_select *find_select(const question *q) {
     return NULL;
 }
 
+/* A misspelt pair would decide nothing, and nobody would notice. Where a manifest cannot be
+ * read, nobody knows what it claims. */
+static ftk_status check_selects(const question *q) {
+    for (size_t i = 0; i < q->count; i++)
+        if (!q->candidates[i].manifest) return FTK_OK;
+    for (size_t s = 0; s < q->config->select_count; s++) {
+        const fti_select *select = &q->config->select[s];
+        const char *slash = strrchr(select->claim, '/');
+        bool claimed = select == find_select(q); /* choose_selected says more of it */
+        for (size_t i = 0; slash && i < q->count; i++) {
+            const fti_manifest *m = q->candidates[i].manifest;
+            const ftk_str architecture = {select->claim, (uint64_t)(slash - select->claim)};
+            claimed = claimed || (fti_list_has(m->architectures, architecture) &&
+                                  fti_list_has(m->containers, fti_str(slash + 1)));
+        }
+        if (!claimed)
+            return fti_fail(q->err, FTK_E_CONFIG_VALUE,
+                            "%s:%u: providers.select.%s: no allowed provider claims this pair; "
+                            "correct or remove the line",
+                            q->config->origin, select->line, select->claim);
+    }
+    return FTK_OK;
+}
+
 static ftk_status choose_selected(const question *q, const fti_select *select, candidate **out) {
     for (size_t i = 0; i < q->count; i++) {
         candidate *c = &q->candidates[i];
@@ -163,11 +194,13 @@ static ftk_status choose_selected(const question *q, const fti_select *select, c
 /* The one that can be named in the configuration: what is linked in needs no entry there. */
 static ftk_status refuse_two(const question *q, const candidate *a, const candidate *b) {
     const candidate *named = a->allow ? a : b;
+    bool both = a->allow && b->allow;
     return fti_fail(q->err, FTK_E_PROVIDER_DUPLICATE,
                     "%s: found two providers for %.*s/%.*s, '%s' ('%s') and '%s' ('%s'), wanted "
-                    "one; choose with the line: providers.select: {\"%.*s/%.*s\": %s}%s",
+                    "one; below 'providers:' add the line: select: {\"%.*s/%.*s\": %s}%s%s%s",
                     q->config->origin, PAIR_ARGS(q), a->manifest->name, place_of(a),
                     b->manifest->name, place_of(b), PAIR_ARGS(q), named->manifest->name,
+                    both ? ", or with " : "", both ? b->manifest->name : "",
                     a->linked || b->linked ? ", or keep the one that is linked in by removing the "
                                              "other from providers.allow"
                                            : "");
@@ -335,6 +368,7 @@ static ftk_status answer(question *q, const fti_provider **out) {
     candidate *chosen = NULL;
     FTI_TRY(refuse_equal_names(q));
     FTI_TRY(read_candidates(q));
+    FTI_TRY(check_selects(q));
     FTI_TRY(choose(q, &chosen));
     if (!chosen) return explain_none(q);
     if (is_format(chosen->manifest)) return compose(q, chosen);

@@ -1439,6 +1439,35 @@ static void explain_provider(void **state) {
     free_provider(&p);
 }
 
+/* What a line of providers.select decides, and places that are one folder off. */
+static void explain_selected(void **state) {
+    (void)state;
+    provider p = demo_provider();
+    char *path = in_work("name.yaml"), *text = NULL;
+    const char *format = "providers:\n  search: [%s]\n  allow: [{name: qwen36, path: %s}]\n"
+                         "  select: {\"qwen35moe/%s\": qwen36}\n";
+    assert_true(asprintf(&text, format, p.folder, p.path, "gguf") > 0);
+    write_text(path, text);
+    check_explained(explained("qwen35moe", "gguf", path, 0),
+                    "one provider takes it, chosen by providers.select", "would be loaded");
+    output o = RUN("providers", "list", "--config", path);
+    expect_text(o.out, "wanted folders that hold one each: name its parent");
+    release(&o);
+    free(text);
+    assert_true(asprintf(&text, format, p.search, p.path, "guff") > 0);
+    write_text(path, text);
+    expect_error(RUN("run", MODEL, "-p", "x", "--config", path), 3,
+                 "providers.select.qwen35moe/guff: no allowed provider claims this pair");
+    free(text);
+    assert_true(asprintf(&text, format, p.search, p.folder, "gguf") > 0);
+    write_text(path, text);
+    expect_error(RUN("run", MODEL, "-p", "x", "--config", path), 4,
+                 "found a folder, wanted the library in it");
+    free(text);
+    free(path);
+    free_provider(&p);
+}
+
 /* ---- selftest ---- */
 
 /* Checks of that name; each of them ok. */
@@ -1648,6 +1677,7 @@ int main(void) {
         cmocka_unit_test(bench_provider_cost),
         cmocka_unit_test(bench_past_the_context),
         cmocka_unit_test(explain_provider),
+        cmocka_unit_test(explain_selected),
         cmocka_unit_test(selftest),
         cmocka_unit_test(selftest_model),
         cmocka_unit_test(run_bias),

@@ -326,6 +326,21 @@ static void declared_tolerance(void **state) {
     json_decref(report);
 }
 
+/* A row whose kernel no step launches has not been compared, whatever the steps gave. */
+static void never_launched(void **state) {
+    (void)state;
+    char options[512];
+    int code;
+    snprintf(options, sizeof options, "'%s/never_launched.so' --model %s --pass variants",
+             FTK_FIXTURES, model);
+    char *text = check_text(options, &code);
+    assert_int_equal(code, 0);
+    assert_non_null(
+        strstr(text, "never_launched/gate_fast: not compared: its kernel was launched in no step"));
+    assert_non_null(strstr(text, "0 passed, 0 failed, 1 skipped"));
+    free(text);
+}
+
 /* After a crash in a sweep, the rest is swept all the same. */
 static void sweep_goes_on(void **state) {
     (void)state;
@@ -381,6 +396,8 @@ static void command_line(void **state) {
     expect("/bin/sh", 2, "is no folder, no library");
     expect(GOOD " --pass rowz", 2, "did you mean 'rows'?");
     expect(GOOD " --tolerance gate", 2, "wanted VARIANT=ULPS");
+    expect(GOOD " --tolerance good/gate_fats=1", 2,
+           "found 'good/gate_fats', wanted one of: good/gate_fast, good/gate_nowhere");
     expect(GOOD " --timout 3", 2, "did you mean --timeout?");
     expect(GOOD " --config x", 2, "has no option --config");
     expect(GOOD " --model '" DEMO_MODEL "'", 2, "but the manifest claims conformance in gguf");
@@ -389,6 +406,9 @@ static void command_line(void **state) {
     expect(GOOD " --pass rows", 0, "needs a checkpoint: --model FILE");
     snprintf(options, sizeof options, GOOD " --model %s --pass match --pass variants", model);
     expect(options, 0, "2 passed, 0 failed, 0 skipped");
+    snprintf(options, sizeof options,
+             "'" FTK_FIXTURES "/misspelt_capability.so' --model %s --pass variants", model);
+    expect(options, 0, "not run: the host reports no capability 'cpu.avx_2'");
     snprintf(options, sizeof options, "'" FTK_FIXTURES "/linked_with_path.so' --model %s", model);
     expect(options, 1, "the loader refuses the provider");
 }
@@ -426,6 +446,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(qwen36_passes_uneven),
     cmocka_unit_test(declared_tolerance),
     cmocka_unit_test(other_nan_agrees),
+    cmocka_unit_test(never_launched),
     cmocka_unit_test(sweep_goes_on),
     cmocka_unit_test(short_context),
     cmocka_unit_test(command_line),
@@ -509,7 +530,8 @@ static const struct CMUnitTest tests[] = {
     ROW(positive_status, "lifecycle", "attach_cache returned the positive status 1"),
     ROW(silent, "lifecycle", "load_weights failed with FTK_E_CKPT_TENSOR and reported nothing"),
     ROW(no_pretokenizer, "lifecycle", "no pre-tokenizer pattern"),
-    ROW(wrong_plan, "lifecycle", "the plan of token_embd.weight"),
+    ROW(wrong_plan, "lifecycle", "plan_weights: entry 0 'token_embd.weight': found 32 x 65 of type F32 at byte 0, wanted them"),
+    ROW(wrong_type, "lifecycle", "plan_weights: entry 0 'token_embd.weight': found type Q8_0, wanted F32 as stored"),
     ROW(run_allocates, "lifecycle", "alloc was called in run"),
     ROW(run_allocates, "capture", "in run while the host captures"),
     ROW(run_reads, "capture", "checkpoint_reader's get_u64 was called in run while the host"),

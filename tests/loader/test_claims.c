@@ -298,9 +298,15 @@ static void nothing_linked_in_is_overridden(void **state) {
     allow("good");
     link_it();
     refuse_unloaded(FTK_E_PROVIDER_DUPLICATE, "'linked' ('(linked in)')");
-    refuse_unloaded(FTK_E_PROVIDER_DUPLICATE, "providers.select: {\"testarch/gguf\": good}");
+    refuse_unloaded(FTK_E_PROVIDER_DUPLICATE,
+                    "below 'providers:' add the line: select: {\"testarch/gguf\": good}");
+    static char misspelt[] = "testarch/guff";
     config.select = &select;
     config.select_count = 1;
+    select.claim = misspelt;
+    refuse_unloaded(FTK_E_CONFIG_VALUE,
+                    "test.yaml:21: providers.select.testarch/guff: no allowed provider claims");
+    select.claim = claim;
     assert_string_equal(resolve("testarch")->manifest->name, "good");
     refuse_pair("secondarch", "gguf", FTK_E_PROVIDER_DUPLICATE, "'linked'");
     install("linked");

@@ -298,10 +298,11 @@ static void duplicates_need_a_choice(void **state) {
     allow("second");
     refuse_unloaded(FTK_E_PROVIDER_DUPLICATE, "'good'");
     refuse_unloaded(FTK_E_PROVIDER_DUPLICATE, "'second'");
-    refuse_unloaded(FTK_E_PROVIDER_DUPLICATE, "providers.select: {\"testarch/gguf\": good}");
+    refuse_unloaded(FTK_E_PROVIDER_DUPLICATE,
+                    "below 'providers:' add the line: select: {\"testarch/gguf\": good}");
     config.select = select;
     config.select_count = 1;
-    refuse_unloaded(FTK_E_PROVIDER_DUPLICATE, "providers.select");
+    refuse_unloaded(FTK_E_PROVIDER_DUPLICATE, "{\"testarch/gguf\": good}, or with second");
     config.select_count = 2;
     assert_string_equal(resolve("testarch")->manifest->name, "second");
     assert_int_equal(runs_of("good"), 0);
@@ -1080,7 +1081,7 @@ static void discovers_search_folders(void **state) {
     config.search_count = 2;
     const fti_allow *entry = allow("good");
     expect_status(fti_provider_discover(&config, &found, &count, &err), FTK_OK, &err, "");
-    assert_int_equal(count, 4);
+    assert_int_equal(count, 5);
     assert_string_equal(found[0].manifest_path, provider_file("elsewhere", ".provider.yaml").s);
     assert_null(found[0].manifest);
     assert_int_equal(found[0].error.status, FTK_E_PROVIDER_MANIFEST);
@@ -1088,8 +1089,9 @@ static void discovers_search_folders(void **state) {
     assert_ptr_equal(found[1].allow, entry);
     assert_string_equal(found[2].manifest->name, "second");
     assert_null(found[2].allow);
-    assert_string_equal(found[3].manifest_path, missing);
-    assert_int_equal(found[3].error.status, FTK_E_NOT_FOUND);
+    assert_non_null(strstr(found[3].error.message, "found the manifest 'top.provider.yaml' in"));
+    assert_string_equal(found[4].manifest_path, missing);
+    assert_int_equal(found[4].error.status, FTK_E_NOT_FOUND);
     fti_found_providers_free(found, count);
     assert_int_equal(watched.calls, 0);
     config.search_count = 0;

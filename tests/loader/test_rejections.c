@@ -141,7 +141,8 @@ static void two_owners(void **state) {
     describe("two", "", "");
     text both = format("%s%s", allow_line("one").s, allow_line("two").s);
     refuse(both.s, FTK_E_PROVIDER_DUPLICATE, "'one'");
-    refuse(both.s, FTK_E_PROVIDER_DUPLICATE, "providers.select: {\"qwen35moe/gguf\": one}");
+    refuse(both.s, FTK_E_PROVIDER_DUPLICATE,
+           "below 'providers:' add the line: select: {\"qwen35moe/gguf\": one}");
 }
 
 static void levels_and_versions(void **state) {
