@@ -249,8 +249,7 @@ ftk_status fti_ladder_plan(const fti_ladder_request *q, fti_ladder *ladder, ftk_
         return FTK_OK;
     }
     FTI_TRY(plan_whole(q, ladder, err));
-    say(ladder, "%s",
-        q->pool_count == 0 ? "the model has no experts" : "moe.residency is off");
+    say(ladder, "%s", q->pool_count == 0 ? "the model has no experts" : "moe.residency is off");
     return FTK_OK;
 }
 

@@ -41,9 +41,9 @@ typedef struct fti_rung {
 } fti_rung;
 
 typedef struct fti_ladder {
-    fti_budget plan; /* of the chosen rung, or without slots */
+    fti_budget plan;  /* of the chosen rung, or without slots */
     uint64_t minimum; /* the smallest budget that would do */
-    bool resident;   /* experts lie in slots */
+    bool resident;    /* experts lie in slots */
     char reason[160];
     uint32_t rung_count, chosen; /* no rungs without slots: there is nothing to choose */
     fti_rung rungs[FTI_LADDER_RUNGS];
@@ -82,23 +82,23 @@ ftk_status fti_ladder_plan(const fti_ladder_request *request, fti_ladder *ladder
 /* Of one step, or of several since the last call. */
 typedef struct fti_ladder_seen {
     uint32_t steps;
-    uint32_t short_steps;       /* of them, those in which a request waited for pages */
-    uint32_t preempted;         /* requests, for pages */
-    uint32_t held_pages;        /* by running requests, at the end */
-    uint32_t peak_pages;        /* by running requests, at most */
-    uint32_t wanted_pages;      /* of the request whose turn it is, that lie nowhere yet */
-    uint64_t experts, misses;   /* needed; of them those that lay in no slot */
+    uint32_t short_steps;     /* of them, those in which a request waited for pages */
+    uint32_t preempted;       /* requests, for pages */
+    uint32_t held_pages;      /* by running requests, at the end */
+    uint32_t peak_pages;      /* by running requests, at most */
+    uint32_t wanted_pages;    /* of the request whose turn it is, that lie nowhere yet */
+    uint64_t experts, misses; /* needed; of them those that lay in no slot */
 } fti_ladder_seen;
 
 /* {.rung = chosen, .calm = FTI_LADDER_CALM} at the start. */
 typedef struct fti_ladder_state {
     uint32_t rung;
-    uint32_t calm;         /* steps of calm asked for before the KV cache shrinks */
-    uint64_t rested;       /* steps since the last move */
-    bool shrunk;           /* it gave pages away */
-    uint32_t shortage;     /* as FTI_LADDER_SHORTAGE counts it */
-    uint32_t quiet;        /* steps of the period of calm so far: */
-    uint32_t peak;         /* most pages in it */
+    uint32_t calm;     /* steps of calm asked for before the KV cache shrinks */
+    uint64_t rested;   /* steps since the last move */
+    bool shrunk;       /* it gave pages away */
+    uint32_t shortage; /* as FTI_LADDER_SHORTAGE counts it */
+    uint32_t quiet;    /* steps of the period of calm so far: */
+    uint32_t peak;     /* most pages in it */
     uint64_t experts, misses;
 } fti_ladder_state;
 
@@ -106,8 +106,8 @@ typedef struct fti_ladder_state {
  * The rung to go to; state->rung: stay. The caller moves between steps and says so, or does not:
  * then it is asked again after another rest.
  *
- * - Up, to more KV cache: requests wait for pages, for longer than they would wait anyway. At once to the
- *   rung that has what the one whose turn it is lacks, since every move gives up slots.
+ * - Up, to more KV cache: requests wait for pages, for longer than they would wait anyway. At once
+ * to the rung that has what the one whose turn it is lacks, since every move gives up slots.
  * - Down by one, to more slots: a period of calm has passed without shortage, no more than three
  *   quarters of the lower rung's pages were in use in it, and more than one expert in 64
  *   was missing. What is full at four quarters and given away at three does not come back soon.

@@ -91,7 +91,8 @@ static void check_rung(const scene *s, const fti_ladder *l, const fti_rung *rung
         }
     }
     assert_int_equal(rung->expert_slots, slots);
-    assert_int_equal(rung->kv_cache, (uint64_t)rung->pages * r->page_tokens * r->kv_bytes_per_token);
+    assert_int_equal(rung->kv_cache,
+                     (uint64_t)rung->pages * r->page_tokens * r->kv_bytes_per_token);
     uint64_t total = rung->kv_cache + slots + s->request.dense_bytes + r->state_bytes +
                      l->plan.snapshots * r->snapshot_bytes + r->workspace + r->step_buffers;
     assert_int_equal(rung->total, total);
@@ -198,13 +199,52 @@ static void sizes_at_their_edges(void **state) {
             assert_int_equal(plan_with(&s, UINT64_MAX, &l), FTK_E_DOES_NOT_FIT);
             *parts[p] = kept;
         }
+        pool.most = 1ull << 31;
+        pool.slot_bytes = 0;
+        assert_int_equal(plan_with(&s, UINT64_MAX, &l), FTK_E_DOES_NOT_FIT);
+    }
+}
+
+/* Each of two parts has its 64 bits, both together do not. */
+static void sums_at_their_edge(void **state) {
+    fti_slot_need pool = {.least = 2, .most = 2, .slot_bytes = 1ull << 62};
+    scene s = {.request = {.pools = &pool, .pool_count = 1, .residency = FTI_ON}};
+    fti_ladder l;
+    (void)state;
+    s.request.whole = (fti_budget_request){.page_tokens = 64,
+                                           .model_context = 64,
+                                           .kv_bytes_per_token = (1ull << 57) - 1,
+                                           .available = UINT64_MAX};
+    assert_int_equal(plan_with(&s, UINT64_MAX, &l), FTK_OK);
+    assert_int_equal(l.plan.total, UINT64_MAX - 63);
+    s.request.whole.kv_bytes_per_token++;
+    assert_int_equal(plan_with(&s, UINT64_MAX, &l), FTK_E_DOES_NOT_FIT);
+}
+
+/* What is too little for the same share of all goes to the smallest slots. */
+static void the_rest_goes_where_it_fits(void **state) {
+    const fti_slot_need pools[] = {{1, 8, 300, 0}, {1, 8, 20, 0}, {1, 8, 100, 0}};
+    fti_ladder l;
+    ftk_error err = FTK_ERROR_INIT;
+    (void)state;
+    fti_ladder_request q = {.pools = pools, .pool_count = 3, .residency = FTI_ON};
+    q.whole = (fti_budget_request){.page_tokens = 64, .model_context = 64, .available = UINT64_MAX};
+    static const uint32_t wanted[][4] = {{420 * 3, 3, 3, 3},       {420 * 3 + 19, 3, 3, 3},
+                                         {420 * 3 + 20, 3, 4, 3},  {420 * 3 + 119, 3, 4, 3},
+                                         {420 * 3 + 120, 3, 4, 4}, {420 * 3 + 419, 3, 4, 4},
+                                         {420 * 4, 4, 4, 4},       {1u << 20, 8, 8, 8}};
+    for (size_t i = 0; i < FTI_COUNT(wanted); i++) {
+        q.whole.limit = wanted[i][0];
+        assert_int_equal(fti_ladder_plan(&q, &l, &err), FTK_OK);
+        for (size_t p = 0; p < 3; p++) assert_int_equal(l.rungs[0].slots[p], wanted[i][p + 1]);
     }
 }
 
 /* ---- what is preferred ---- */
 
 /* A model of 48 layers with 128 experts of 4 MiB, of which 8 are used: 24 GiB of experts. */
-static const fti_slot_need big_pools[] = {{8, 40ull * 128, 4 * MIB, 0}, {8, 8ull * 128, 5 * MIB, 0}};
+static const fti_slot_need big_pools[] = {{8, 40ull * 128, 4 * MIB, 0},
+                                          {8, 8ull * 128, 5 * MIB, 0}};
 
 static fti_ladder_request big_model(uint64_t limit) {
     uint64_t experts = (40 * 4 + 8 * 5) * 128 * MIB;
@@ -461,6 +501,22 @@ static void bursts_do_not_make_it_swing(void **state) {
     }
 }
 
+/* A mistake is remembered for as long as it may be made again, and no longer. */
+static void a_move_that_lasts_makes_it_quick_again(void **state) {
+    fti_ladder l;
+    (void)state;
+    halves(&l, 2);
+    fti_ladder_state s = {.rung = 0, .calm = FTI_LADDER_CALM};
+    assert_int_equal(run_load(&l, &s, FTI_LADDER_CALM, 100, true), 1);
+    assert_int_equal(run_load(&l, &s, 100, 400, true), 1);
+    /* A period that is now twice as long, after the one in which the burst ended. */
+    assert_int_equal(run_load(&l, &s, 3 * FTI_LADDER_CALM, 100, true), 0);
+    assert_int_equal(run_load(&l, &s, FTI_LADDER_CALM, 100, true), 1);
+    assert_int_equal(run_load(&l, &s, 16 * FTI_LADDER_CALM, 100, true), 0);
+    assert_int_equal(run_load(&l, &s, 100, 400, true), 1);
+    assert_int_equal(run_load(&l, &s, 2 * FTI_LADDER_CALM, 100, true), 1);
+}
+
 /* Whatever is seen, it is never told to go where what is held does not fit. */
 static void never_below_what_is_held(void **state) {
     uint64_t seed = 17;
@@ -508,6 +564,8 @@ int main(void) {
         cmocka_unit_test(g8_the_minimum_is_tight),
         cmocka_unit_test(more_memory_never_means_fewer_slots),
         cmocka_unit_test(sizes_at_their_edges),
+        cmocka_unit_test(sums_at_their_edge),
+        cmocka_unit_test(the_rest_goes_where_it_fits),
         cmocka_unit_test(f1_the_asked_context_is_kept),
         cmocka_unit_test(the_number_in_the_message_works),
         cmocka_unit_test(f4_all_experts_count),
@@ -519,6 +577,7 @@ int main(void) {
         cmocka_unit_test(a_long_shortage_ends_as_soon_as_a_short_one),
         cmocka_unit_test(preemptions_count),
         cmocka_unit_test(bursts_do_not_make_it_swing),
+        cmocka_unit_test(a_move_that_lasts_makes_it_quick_again),
         cmocka_unit_test(never_below_what_is_held),
     };
     return cmocka_run_group_tests_name("test_ladder", tests, NULL, NULL);
