@@ -10,6 +10,7 @@
 #define WEIGHT_ALIGN 32u
 #define SLOT_GAP     64u /* bytes between the states of two sequences */
 #define SLOT_BYTE    0xB5u
+#define SPARE_SLOTS  3u /* of no sequence */
 
 static const ftk_tensor_plan *tensor_at(const ftk_plan *p, uint64_t i) {
     return (const ftk_tensor_plan *)(const void *)((const char *)p->tensors + i * p->tensor_stride);
@@ -227,12 +228,15 @@ static bool make_step_areas(fti_pc_mock *m) {
 ftk_status fti_pc_make_caches(fti_pc_mock *m) {
     m->kv = calloc((size_t)m->plan.kv_layer_count + 1, sizeof *m->kv);
     m->slot_stride = (m->plan.state_bytes + SLOT_GAP + 63) / 64 * 64;
+    m->slots = m->sequences + SPARE_SLOTS;
+    while (m->slots % 5 == 0) m->slots++;
     m->state = chain(&m->caches,
-                     fti_pc_area_on(&m->memory, "the state", m->sequences * m->slot_stride));
-    for (uint32_t i = 0; m->state && i < m->sequences; i++)
+                     fti_pc_area_on(&m->memory, "the state", m->slots * m->slot_stride));
+    m->state_copy = malloc((size_t)(m->slots * m->slot_stride));
+    for (uint32_t i = 0; m->state && i < m->slots; i++)
         memset(m->state->data + i * m->slot_stride + m->plan.state_bytes, SLOT_BYTE,
                (size_t)(m->slot_stride - m->plan.state_bytes));
-    bool good = m->kv && m->state && make_step_areas(m);
+    bool good = m->kv && m->state && m->state_copy && make_step_areas(m);
     for (uint64_t i = 0; good && i < m->plan.kv_layer_count; i++) good = make_kv(m, i);
     if (good) return FTK_OK;
     fti_pc_skip("not enough memory for caches and workspace of this checkpoint");
@@ -251,7 +255,8 @@ void fti_pc_free_areas(fti_pc_mock *m) {
     free_blocks(m->blocks);
     fti_pc_device_end(&m->memory);
     fti_pc_device_end(&m->weight_memory);
-    void *const tables[] = {m->weights, m->computed, m->banks, m->kv, m->arrays_copy, m->mapped};
+    void *const tables[] = {m->weights,     m->computed, m->banks,     m->kv,
+                            m->arrays_copy, m->mapped,   m->state_copy};
     for (size_t i = 0; i < FTI_COUNT(tables); i++) free(tables[i]);
 }
 
@@ -270,13 +275,37 @@ static void check_chain(const fti_pc_area *list) {
 }
 
 static void check_slots(const fti_pc_mock *m) {
-    for (uint32_t s = 0; m->state && s < m->sequences; s++)
+    for (uint32_t s = 0; m->state && s < m->slots; s++)
         for (uint64_t i = m->plan.state_bytes; i < m->slot_stride; i++)
             if ((unsigned char)m->state->data[s * m->slot_stride + i] != SLOT_BYTE) {
                 fti_pc_find("bytes behind the %llu of a sequence's state were written",
                             (unsigned long long)m->plan.state_bytes);
                 return;
             }
+}
+
+bool fti_pc_slot_is_foreign(const fti_pc_mock *m, uint32_t slot) {
+    const int32_t *slots = (const int32_t *)(const void *)m->arrays_copy + m->slots_at;
+    for (uint32_t s = 0; s < m->step_sequences; s++)
+        if (slots[s] == (int32_t)slot) return false;
+    return true;
+}
+
+void fti_pc_keep_slots(fti_pc_mock *m) {
+    memcpy(m->state_copy, m->state->data, (size_t)m->state->bytes);
+}
+
+void fti_pc_check_foreign_slots(const fti_pc_mock *m) {
+    for (uint32_t s = 0; s < m->slots; s++) {
+        uint64_t at = s * m->slot_stride;
+        if (!fti_pc_slot_is_foreign(m, s) ||
+            memcmp(m->state->data + at, m->state_copy + at, (size_t)m->plan.state_bytes) == 0)
+            continue;
+        fti_pc_find("the state of slot %u, which belongs to no sequence of the step, was written: "
+                    "the state of sequence s lies at slot state_slots[s]",
+                    s);
+        return;
+    }
 }
 
 void fti_pc_check_areas(fti_pc_mock *m) {

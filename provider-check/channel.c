@@ -16,6 +16,37 @@ fti_pc_channel *fti_pc_the_channel(void) {
     return open_channel;
 }
 
+static void end_text(char *text, size_t size) {
+    text[size - 1] = 0;
+}
+
+static bool is_number(double value) {
+    return value >= 0.0 && value < 1e12;
+}
+
+/* The pass's process shares the channel, and with it whatever a provider writes by a stray
+ * pointer. */
+void fti_pc_mend_channel(fti_pc_channel *c) {
+    bool broken = c->finding_count > FTI_PC_MAX_FINDINGS || c->variant_count > FTI_PC_MAX_VARIANTS;
+    if (broken) c->finding_count = c->variant_count = c->lost = 0;
+    end_text(c->at, sizeof c->at);
+    end_text(c->skipped, sizeof c->skipped);
+    for (uint32_t i = 0; i < c->finding_count; i++) {
+        end_text(c->findings[i].where, sizeof c->findings[i].where);
+        end_text(c->findings[i].what, sizeof c->findings[i].what);
+    }
+    for (uint32_t i = 0; i < c->variant_count; i++) {
+        fti_pc_variant *v = &c->variants[i];
+        end_text(v->operation, sizeof v->operation);
+        end_text(v->name, sizeof v->name);
+        end_text(v->skipped, sizeof v->skipped);
+        if (!is_number(v->seconds) || !is_number(v->reference_seconds))
+            v->seconds = v->reference_seconds = 0.0;
+    }
+    fti_pc_check(!broken, "memory was written that the provider was never given: this program's "
+                          "own, where it takes down its findings");
+}
+
 /* One breach, however many values it was found with. */
 static size_t breach_size(const char *what) {
     const char *found = strstr(what, ": found ");

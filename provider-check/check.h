@@ -77,6 +77,8 @@ typedef struct fti_pc_pass {
 /* Where the running pass writes to; one process runs one pass at a time. */
 void fti_pc_open_channel(fti_pc_channel *channel);
 fti_pc_channel *fti_pc_the_channel(void);
+/* Of a process that has ended: whatever it left there, texts end and counts are in bounds. */
+void fti_pc_mend_channel(fti_pc_channel *channel);
 /* States a breach of the contract; one that was stated before is not repeated. */
 void fti_pc_find(const char *format, ...) FTI_PRINTF(1, 2);
 /* The same, unless `holds`. Counts a check; returns `holds`. */

@@ -169,6 +169,7 @@ void fti_pc_run_apart(const fti_pc_pass *pass, const fti_pc_target *target,
             return;
         }
         wait_for(&c, target->timeout);
+        fti_pc_mend_channel(channel);
         judge_end(&c, target, channel);
         judge_output(&c);
         if (channel->done || !pass->sweep || c.hung) return;

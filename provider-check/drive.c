@@ -236,9 +236,23 @@ static uint32_t *choose(const fti_pc_mock *m, const uint32_t *chosen) {
     return rows;
 }
 
+/* What a finding of several rows at once names. */
+static void name_active(fti_pc_mock *m, const uint32_t *rows) {
+    size_t n = 0;
+    m->active[0] = 0;
+    for (uint64_t i = 0; i < m->table->variant_table_count; i++) {
+        const ftk_variant_table *t = m->table->variants[i];
+        if (rows[i] + 1 >= t->variant_count || n + 1 >= sizeof m->active) continue;
+        int more = snprintf(m->active + n, sizeof m->active - n, "%s%.*s", n ? ", " : "",
+                            FTI_STR_ARGS(fti_pc_row(t, rows[i])->name));
+        n += more > 0 ? (size_t)more : 0;
+    }
+}
+
 static ftk_status prepare(fti_pc_mock *m, const uint32_t *chosen) {
     uint32_t *rows = choose(m, chosen);
     if (!rows) return FTK_E_NO_MEMORY;
+    name_active(m, rows);
     const ftk_prepare_in in = {.struct_size = (uint32_t)sizeof in,
                                .max_rows = m->max_rows,
                                .chosen = rows,
@@ -306,9 +320,28 @@ static arrays lay_arrays(const fti_pc_mock *m) {
     return a;
 }
 
+/* A step of 5 through the slots meets each of them once, as their number is no multiple of it. */
+#define SLOT_STEP 5u
+
+uint32_t fti_pc_state_slot(const fti_pc_mock *m, uint32_t slot) {
+    return ((slot + m->turn) * SLOT_STEP + 2) % m->slots;
+}
+
+void fti_pc_move_slots(fti_pc_mock *m) {
+    uint32_t before[FTI_PC_MAX_PARTS];
+    uint64_t bytes = m->plan.state_bytes;
+    if (m->dry || m->sequences > FTI_PC_MAX_PARTS) return;
+    for (uint32_t s = 0; s < m->sequences; s++) before[s] = fti_pc_state_slot(m, s);
+    memcpy(m->state_copy, m->state->data, (size_t)m->state->bytes);
+    m->turn++;
+    for (uint32_t s = 0; s < m->sequences; s++)
+        memcpy(m->state->data + fti_pc_state_slot(m, s) * m->slot_stride,
+               m->state_copy + before[s] * m->slot_stride, (size_t)bytes);
+}
+
 static uint32_t fill_part(const fti_pc_mock *m, const arrays *a, const fti_pc_part *p, uint32_t s,
                           uint32_t row, uint32_t *logits) {
-    a->state_slots[s] = (int32_t)p->slot;
+    a->state_slots[s] = (int32_t)fti_pc_state_slot(m, p->slot);
     for (uint32_t b = 0; b < m->pages; b++)
         a->block_table[s * m->pages + b] = page_of(m, p->slot, b);
     for (uint32_t i = 0; i < p->rows; i++) {
@@ -341,6 +374,8 @@ ftk_step fti_pc_fill_step(fti_pc_mock *m, const fti_pc_part *parts, uint32_t cou
     }
     a.sequence_rows[count] = (int32_t)row;
     for (uint32_t i = row; i < rows; i++) a.row_sequence[i] = -1;
+    m->step_sequences = count;
+    m->slots_at = (uint64_t)(a.state_slots - a.tokens);
     memcpy(m->arrays_copy, m->arrays->data, (size_t)m->arrays->bytes);
     m->step_workspace = m->workspace[bucket];
     m->logits = m->logits_of[bucket_index(m, logits)];
@@ -379,6 +414,6 @@ ftk_status fti_pc_step(fti_pc_mock *m, const fti_pc_part *parts, uint32_t count,
 void fti_pc_clear(fti_pc_mock *m, uint8_t garbage) {
     for (fti_pc_area *a = m->caches; a; a = a->next)
         if (a != m->state) memset(a->data, garbage, (size_t)a->bytes);
-    for (uint32_t s = 0; s < m->sequences; s++)
+    for (uint32_t s = 0; s < m->slots; s++)
         memset(m->state->data + s * m->slot_stride, 0, (size_t)m->plan.state_bytes);
 }

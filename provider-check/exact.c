@@ -41,7 +41,7 @@ static ftk_status record_alone(fti_pc_mock *m, record *r, uint32_t length) {
 
 static void compare(const fti_pc_mock *m, const record *r, uint32_t row, uint32_t position,
                     const char *how) {
-    fti_pc_at("position %u", position);
+    fti_pc_at("position %u%s%.120s", position, m->active[0] ? ", with " : "", m->active);
     fti_pc_check(
         memcmp(r->logits + position * r->vocabulary, fti_pc_logits(m, row),
                r->vocabulary * sizeof(float)) == 0,
@@ -84,6 +84,7 @@ static ftk_status run_cut(fti_pc_mock *m, const cut *c, const record *r) {
                                      {SUBJECT, 1, at, n, n},
                                      {12, 3, behind, 0, 0},
                                      {13, 0, behind, right, 0}};
+        fti_pc_move_slots(m);
         FTI_TRY(fti_pc_step(m, parts, FTI_COUNT(parts),
                             fti_pc_bucket_for(m, left + n + right + c->padding), c->garbage));
         for (uint32_t k = 0; k < n; k++) compare(m, r, (left ? 1 : 0) + k, at + k, c->how);
@@ -99,16 +100,40 @@ static void check_padding(fti_pc_mock *m) {
     const fti_pc_part parts[] = {{1, 0, 0, 0, 0}, {2, 1, 0, 1, 1}};
     uint64_t stride = m->slot_stride;
     fti_pc_clear(m, 0x11);
-    memset(m->state->data, 0x22, (size_t)m->plan.state_bytes);
+    memset(m->state->data + fti_pc_state_slot(m, 0) * stride, 0x22, (size_t)m->plan.state_bytes);
     char *copy = malloc((size_t)(m->state->bytes + 1));
     if (!copy) return;
     memcpy(copy, m->state->data, (size_t)m->state->bytes);
     if (fti_pc_step(m, parts, 2, 5, 0) == FTK_OK)
-        for (uint32_t s = 0; s < m->sequences; s++)
-            fti_pc_check(s == 1 || memcmp(copy + s * stride, m->state->data + s * stride,
-                                          (size_t)stride) == 0,
-                         "the state of a sequence that has no row in the step was written");
+        for (uint32_t s = 0; s < m->slots; s++)
+            fti_pc_check(
+                s == fti_pc_state_slot(m, 1) ||
+                    memcmp(copy + s * stride, m->state->data + s * stride, (size_t)stride) == 0,
+                "the state of a sequence that has no row in the step was written");
     free(copy);
+}
+
+/* Slots that belong to nobody in the step, filled one after the other with other values:
+ * nothing may come of it. */
+static void check_foreign_reads(fti_pc_mock *m) {
+    const fti_pc_part parts[] = {{SUBJECT, 3, 0, 3, 1}, {8, 1, 0, 1, 1}};
+    size_t bytes = 2 * m->info.vocabulary * sizeof(float);
+    float *first = malloc(bytes);
+    for (uint32_t slot = 0; first && slot <= m->slots; slot++) {
+        /* The first round, of no slot, tells what is wanted, and whose slots there are. */
+        uint32_t filled = slot == 0 ? m->slots : slot - 1;
+        if (slot > 0 && !fti_pc_slot_is_foreign(m, filled)) continue;
+        fti_pc_clear(m, 0);
+        if (slot > 0)
+            memset(m->state->data + filled * m->slot_stride, 0x3E, (size_t)m->plan.state_bytes);
+        if (fti_pc_step(m, parts, 2, 4, 0) != FTK_OK) break;
+        if (slot == 0) memcpy(first, m->logits->data, bytes);
+        fti_pc_check(memcmp(first, m->logits->data, bytes) == 0,
+                     "the state of slot %u, which belongs to no sequence of the step, was read: "
+                     "the state of sequence s lies at slot state_slots[s]",
+                     filled);
+    }
+    free(first);
 }
 
 /* What a layer leaves, for the rows whose logits are wanted; and logits as without it. */
@@ -170,6 +195,7 @@ static ftk_status run_wide_cut(fti_pc_mock *m, const uint32_t *widths, uint32_t 
         if (rows > room - at) rows = room - at;
         const fti_pc_part subject = {SUBJECT, 1, at, rows, rows};
         uint32_t count = fti_pc_fill_width(m, parts, subject, *widths, false);
+        fti_pc_move_slots(m);
         FTI_TRY(fti_pc_step(m, parts, count, *widths, 0x41));
         snprintf(how, sizeof how, "in a step of %u rows", *widths);
         for (uint32_t k = 0; k < rows; k++) compare(m, r, k, at + k, how);
@@ -201,6 +227,7 @@ void fti_pc_pass_rows(const fti_pc_target *target) {
         record_alone(m, &r, LENGTH) == FTK_OK) {
         for (size_t i = 0; i < FTI_COUNT(cuts); i++) (void)run_cut(m, &cuts[i], &r);
         check_padding(m);
+        check_foreign_reads(m);
         check_layer_outputs(m, &r);
     }
     free(r.logits);
@@ -232,6 +259,7 @@ static void check_replay(fti_pc_mock *m, uint32_t rows, uint32_t length, const r
     for (uint32_t position = 0; position < length; position++) {
         char how[64];
         snprintf(how, sizeof how, "when a captured step of %u rows is replayed", rows);
+        fti_pc_move_slots(m);
         (void)fill_decode(m, rows, position);
         memset(m->step_workspace->data, (int)(position * 37), (size_t)m->step_workspace->bytes);
         if (!fti_pc_check(fti_pc_execute(m, graph), "a captured step could not be replayed")) break;

@@ -74,7 +74,7 @@ static bool image_new(image *im, const fti_pc_mock *m, const ftk_step *step) {
     im->bytes = 0;
     add_part(im, m->step_workspace->data, m->step_workspace->bytes, true);
     add_part(im, m->logits->data, m->logits->bytes, false);
-    for (uint32_t s = 0; s < m->sequences; s++)
+    for (uint32_t s = 0; s < m->slots; s++)
         add_part(im, m->state->data + s * m->slot_stride, m->slot_stride, slot_is_used(step, s));
     for (const fti_pc_area *a = m->caches; a; a = a->next)
         if (a != m->state) add_part(im, a->data, a->bytes, false);

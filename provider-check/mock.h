@@ -113,6 +113,7 @@ typedef struct fti_pc_mock {
 
     /* ---- the call in progress ---- */
     const char *call; /* "create", ...; NULL between calls */
+    char active[320]; /* rows of variant tables that are no references, for findings */
     bool capturing;
     bool closed;         /* device memory, to host code */
     bool reported;       /* why it fails, by the provider or for it */
@@ -153,6 +154,11 @@ typedef struct fti_pc_mock {
     fti_pc_area *caches; /* keys, values, state: chained */
     fti_pc_area *state;
     uint64_t slot_stride;
+    uint32_t slots;          /* of state: more than there are sequences */
+    uint32_t turn;           /* how often sequences have changed their slots */
+    uint64_t slots_at;       /* where a step's state_slots lie in its arrays */
+    uint32_t step_sequences; /* of the step that was filled last */
+    char *state_copy;        /* as it was before the work in progress */
     fti_pc_area *workspace[FTI_PC_BUCKETS];
     fti_pc_area *logits_of[FTI_PC_BUCKETS];
     fti_pc_area *logits; /* of the step in progress, one of these */
@@ -245,8 +251,8 @@ ftk_status fti_pc_create(fti_pc_mock *mock, ftk_str options);
 ftk_status fti_pc_bring(fti_pc_mock *mock, fti_pc_stage stage, const uint32_t *chosen);
 void fti_pc_destroy(fti_pc_mock *mock);
 
-/* Rows of one sequence in a step. `sequence` decides the tokens, `slot` and pages the
- * place; logits of the last logit_rows rows are wanted. */
+/* Rows of one sequence in a step. `sequence` decides the tokens, `slot` pages and state
+ * slot (see fti_pc_state_slot); logits of the last logit_rows rows are wanted. */
 typedef struct fti_pc_part {
     uint32_t sequence;
     uint32_t slot;
@@ -266,6 +272,10 @@ void fti_pc_blank(fti_pc_mock *mock, const ftk_step *step);
 /* Fills a step and runs it. `garbage` fills the workspace first. */
 ftk_status fti_pc_step(fti_pc_mock *mock, const fti_pc_part *parts, uint32_t count, uint32_t rows,
                        uint8_t garbage);
+/* Where the state of a part's slot lies: in another order, with slots of nobody between. */
+uint32_t fti_pc_state_slot(const fti_pc_mock *mock, uint32_t slot);
+/* Gives every sequence another place, to which its state goes along. */
+void fti_pc_move_slots(fti_pc_mock *mock);
 /* State and caches as before a sequence's first token. */
 void fti_pc_clear(fti_pc_mock *mock, uint8_t garbage);
 static inline const float *fti_pc_logits(const fti_pc_mock *mock, uint32_t row) {
@@ -334,5 +344,10 @@ ftk_status fti_pc_make_caches(fti_pc_mock *mock);
 void fti_pc_free_areas(fti_pc_mock *mock);
 /* Finds what was written outside its place. */
 void fti_pc_check_areas(fti_pc_mock *mock);
+/* Around the work of a step: finds the slot that belongs to none of its sequences and was
+ * written. */
+void fti_pc_keep_slots(fti_pc_mock *mock);
+void fti_pc_check_foreign_slots(const fti_pc_mock *mock);
+bool fti_pc_slot_is_foreign(const fti_pc_mock *mock, uint32_t slot);
 
 #endif

@@ -35,7 +35,10 @@ static void print_shown(const char *format, const char *text) {
 
 void fti_pc_print_head(const fti_pc_report *report) {
     const fti_pc_target *t = report->target;
-    if (t->manifest) (void)printf("provider    %s %s\n", t->manifest->name, t->manifest->version);
+    if (t->manifest) {
+        (void)printf("provider    %s ", t->manifest->name);
+        print_shown("%s\n", t->manifest->version);
+    }
     print_shown("library     %s\n", t->allow.path);
     if (report->sha256[0]) (void)printf("sha256      %s\n", report->sha256);
     if (t->model) print_shown("checkpoint  %s\n", t->model);
@@ -45,13 +48,14 @@ void fti_pc_print_head(const fti_pc_report *report) {
 }
 
 static void print_variant(const fti_pc_variant *v) {
+    print_shown("           %s: ", v->name);
     if (v->skipped[0]) {
-        (void)printf("           %s: not run: %s\n", v->name, v->skipped);
+        print_shown("not run: %s\n", v->skipped);
         return;
     }
-    (void)printf("           %s: %llu comparisons of kernels, %llu of steps, distance %u of %u",
-                 v->name, (unsigned long long)v->comparisons, (unsigned long long)v->steps,
-                 v->worst, v->tolerance);
+    (void)printf("%llu comparisons of kernels, %llu of steps, distance %u of %u",
+                 (unsigned long long)v->comparisons, (unsigned long long)v->steps, v->worst,
+                 v->tolerance);
     if (v->seconds > 0.0)
         (void)printf("; %.1f us, reference %.1f us: %.2f times as fast", v->seconds * 1e6,
                      v->reference_seconds * 1e6, v->reference_seconds / v->seconds);

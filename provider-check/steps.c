@@ -228,7 +228,10 @@ ftk_status fti_pc_call_run(fti_pc_mock *m, const ftk_step *step, fti_graph **wor
 }
 
 bool fti_pc_execute(fti_pc_mock *m, fti_graph *work) {
+    fti_pc_keep_slots(m);
     ftk_status status = m->backend->ops->graph_launch(m->real, work);
+    fti_pc_at("run");
+    fti_pc_check_foreign_slots(m);
     fti_pc_compare_state(m, "a kernel of run");
     return status == FTK_OK;
 }

@@ -4,6 +4,7 @@
 typedef struct part_progress {
     uint32_t started;  /* entries whose copy has begun, or that needed none */
     uint32_t finished; /* entries that have been used */
+    bool begun;
 } part_progress;
 
 struct fti_bank_pool {
@@ -79,8 +80,8 @@ const fti_bank_counts *fti_bank_counts_of(const fti_bank_pool *p, uint32_t layer
     return &p->counts[layer];
 }
 
-uint32_t fti_bank_layer(const fti_bank_pool *p) {
-    return p->plan.layer;
+bool fti_bank_asked(const fti_bank_pool *p, uint32_t layer, uint32_t part) {
+    return p->plan.layer == layer && !p->progress[part].begun;
 }
 
 /* ---- copies ---- */
@@ -165,10 +166,11 @@ static bool is_ready(fti_bank_pool *p, uint32_t part, uint32_t i) {
 }
 
 ftk_status fti_bank_next(fti_bank_pool *p, uint32_t part, fti_bank_run *run, ftk_error *err) {
-    const part_progress *at = &p->progress[part];
+    part_progress *at = &p->progress[part];
     uint32_t first = at->finished, end = first;
-    *run = (fti_bank_run){&p->plan.entries[first], 0};
-    if (first == p->plan.count) return FTK_OK;
+    at->begun = true;
+    *run = (fti_bank_run){p->plan.entries + first, 0};
+    if (first >= p->plan.count) return FTK_OK;
     p->counts[p->plan.layer].waits += !is_ready(p, part, first);
     ftk_status status = FTK_OK;
     while (status == FTK_OK && end < at->started && (end == first || is_ready(p, part, end)))

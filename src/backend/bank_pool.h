@@ -79,8 +79,8 @@ const fti_bank_counts *fti_bank_counts_of(const fti_bank_pool *pool, uint32_t la
  * bring what lacks. Ends the layer before it. */
 ftk_status fti_bank_ensure(fti_bank_pool *pool, uint32_t layer, const int32_t *offsets,
                            ftk_error *err);
-/* The layer that the last ensure was for; layers if there is none. */
-uint32_t fti_bank_layer(const fti_bank_pool *pool);
+/* The last ensure was for this layer, and this part of it has not begun since. */
+bool fti_bank_asked(const fti_bank_pool *pool, uint32_t layer, uint32_t part);
 /* The next experts of part `part`, waiting for one if none is there; none when all have run.
  * After a failure nothing of this layer is taken to be resident. */
 ftk_status fti_bank_next(fti_bank_pool *pool, uint32_t part, fti_bank_run *run, ftk_error *err);

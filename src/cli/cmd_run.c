@@ -59,6 +59,11 @@ static json_t *stats_json(const ftk_generate_result *r) {
 static int engine_reports(const ftk_engine *engine, json_t *object) {
     ftk_error err = FTK_ERROR_INIT;
     char *json = NULL;
+    if (ftk_engine_stats(engine, &json, &err) != FTK_OK) return fti_cli_fail_with(&err);
+    json_t *all = fti_cli_report(json);
+    (void)json_object_set(json_object_get(object, "stats"), "experts",
+                          json_object_get(all, "experts"));
+    json_decref(all);
     if (ftk_engine_memory(engine, &json, &err) != FTK_OK) return fti_cli_fail_with(&err);
     (void)json_object_set_new(object, "memory", fti_cli_report(json));
     if (ftk_engine_provenance(engine, &json, &err) != FTK_OK) return fti_cli_fail_with(&err);

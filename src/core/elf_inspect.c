@@ -26,6 +26,22 @@
 #define MAX_NOTES    65536u /* bytes of one note segment */
 #define MAX_NEEDED   64u    /* bytes of a library name that could be allowed */
 #define MAX_CHAIN    4096u  /* symbols of one hash bucket */
+#define MAX_VERSIONS 512u   /* records of a version table */
+#define BLOCK        256u   /* relocations read at a time */
+
+#define MAX_THREAD_BYTES ((uint64_t)64 << 20)
+
+#if defined(__x86_64__)
+#define RELATIVE R_X86_64_RELATIVE
+#else
+#define RELATIVE R_AARCH64_RELATIVE
+#endif
+
+#ifndef DT_RELR
+#define DT_RELRSZ  35
+#define DT_RELR    36
+#define DT_RELRENT 37
+#endif
 
 typedef struct elf_file {
     int fd;
@@ -122,6 +138,8 @@ static ftk_status check_load_segment(const elf_file *elf, const Elf64_Phdr *p, u
     if (p->p_filesz > p->p_memsz || !fti_add_u64(p->p_vaddr, p->p_memsz, &end) ||
         !fti_align_u64(end, page, &end))
         return refuse(elf, "a segment with an impossible size", "p_filesz <= p_memsz");
+    if (!(p->p_flags & PF_R))
+        return refuse(elf, "a segment that cannot be read", "all of them readable");
     if ((p->p_flags & PF_W) && (p->p_flags & PF_X))
         return refuse(elf, "a segment that is both writable and executable", "one or neither");
     if (p->p_align < page || (p->p_align & (p->p_align - 1)) != 0 ||
@@ -198,10 +216,38 @@ static bool headers_are_loaded(const elf_file *elf, const Elf64_Phdr *phdr) {
     return false;
 }
 
+/* What the file has at p_offset is what will be at p_vaddr. */
+static bool is_loaded_as_filed(const elf_file *elf, const Elf64_Phdr *part) {
+    for (size_t i = 0; i < elf->header.e_phnum; i++) {
+        const Elf64_Phdr *p = &elf->segments[i];
+        if (p->p_type == PT_LOAD && part->p_filesz == part->p_memsz &&
+            part->p_vaddr >= p->p_vaddr &&
+            inside(part->p_vaddr - p->p_vaddr, part->p_filesz, p->p_filesz))
+            return part->p_offset == p->p_offset + (part->p_vaddr - p->p_vaddr);
+    }
+    return false;
+}
+
+/* The first values of each thread's variables, which are copied to it. */
+static bool is_thread_image(const elf_file *elf, const Elf64_Phdr *tls) {
+    Elf64_Phdr image = *tls;
+    image.p_memsz = tls->p_filesz;
+    return tls->p_filesz <= tls->p_memsz && tls->p_memsz <= MAX_THREAD_BYTES &&
+           (tls->p_align & (tls->p_align - 1)) == 0 && tls->p_align <= MAX_THREAD_BYTES &&
+           (tls->p_filesz == 0 || is_loaded_as_filed(elf, &image));
+}
+
 static ftk_status check_trusted_segments(const elf_file *elf) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     for (size_t i = 0; i < elf->header.e_phnum; i++) {
         const Elf64_Phdr *p = &elf->segments[i];
+        if (p->p_type == PT_TLS && !is_thread_image(elf, p))
+            return refuse(
+                elf, "an impossible PT_TLS segment",
+                "at most 64 MiB, aligned to a power of 2, that begin in a loaded segment");
+        if ((p->p_type == PT_NOTE || p->p_type == PT_GNU_PROPERTY) && !is_loaded_as_filed(elf, p))
+            return refuse(elf, "a note segment elsewhere than what is loaded",
+                          "it inside the file's part of a segment");
         if (p->p_type == PT_GNU_RELRO && !relro_is_data(elf, p, page))
             return refuse(elf, "a PT_GNU_RELRO segment outside writable memory",
                           "one inside a writable PT_LOAD segment");
@@ -233,6 +279,17 @@ static bool file_offset(const elf_file *elf, uint64_t address, uint64_t size, ui
     return true;
 }
 
+/* In memory that the dynamic loader maps writable, the part beyond the file's included. */
+static bool is_writable(const elf_file *elf, uint64_t address, uint64_t size) {
+    for (size_t i = 0; i < elf->header.e_phnum; i++) {
+        const Elf64_Phdr *p = &elf->segments[i];
+        if (p->p_type == PT_LOAD && (p->p_flags & PF_W) && address >= p->p_vaddr &&
+            inside(address - p->p_vaddr, size, p->p_memsz))
+            return true;
+    }
+    return false;
+}
+
 static bool is_code(const elf_file *elf, uint64_t address) {
     const Elf64_Phdr *p = segment_of(elf, address, 1);
     return p && (p->p_flags & PF_X);
@@ -247,6 +304,9 @@ static ftk_status read_dynamic(elf_file *elf) {
         !file_offset(elf, p->p_vaddr, p->p_filesz, &offset))
         return refuse(elf, "a dynamic section outside what is loaded, or of an odd size",
                       "1 to 4096 entries inside a loaded segment");
+    if ((p->p_flags & PF_W) && !is_writable(elf, p->p_vaddr, p->p_filesz))
+        return refuse(elf, "a dynamic section that is to be written in read-only memory",
+                      "it in a writable segment");
     elf->dynamic = fti_calloc(capacity, sizeof(Elf64_Dyn));
     if (!elf->dynamic) return fti_no_memory(elf->err, p->p_filesz, "a dynamic section");
     FTI_TRY(read_at(elf, elf->dynamic, "a dynamic section", offset, capacity * sizeof(Elf64_Dyn)));
@@ -280,6 +340,7 @@ static ftk_status check_shape(const elf_file *elf, const Elf64_Dyn *entry) {
     case DT_FINI: return check_code(elf, "DT_FINI", value);
     case DT_SYMENT: return check_number(elf, "DT_SYMENT", value, sizeof(Elf64_Sym));
     case DT_RELAENT: return check_number(elf, "DT_RELAENT", value, sizeof(Elf64_Rela));
+    case DT_RELRENT: return check_number(elf, "DT_RELRENT", value, sizeof(uint64_t));
     case DT_PLTREL: return check_number(elf, "DT_PLTREL", value, DT_RELA);
     default: return FTK_OK;
     }
@@ -295,6 +356,9 @@ static ftk_status check_entry(const elf_file *elf, const Elf64_Dyn *entry) {
     case DT_AUXILIARY: return refuse(elf, "an auxiliary library (DT_AUXILIARY)", system_only);
     case DT_AUDIT: return refuse(elf, "an audit library (DT_AUDIT)", system_only);
     case DT_DEPAUDIT: return refuse(elf, "an audit library (DT_DEPAUDIT)", system_only);
+    case DT_PREINIT_ARRAY:
+        return refuse(elf, "functions to run before all others (DT_PREINIT_ARRAY)",
+                      "none: only a program may have them");
     case DT_TEXTREL: return refuse(elf, "text relocations (DT_TEXTREL)", position_independent);
     case DT_FLAGS:
         if (!(entry->d_un.d_val & DF_TEXTREL)) return FTK_OK;
@@ -410,11 +474,29 @@ static ftk_status check_table(const elf_file *elf, int64_t start, int64_t size, 
         (unsigned long long)unit);
 }
 
+/* What a table cannot be read without: the dynamic loader looks for no missing entry. */
+static ftk_status check_companion(const elf_file *elf, int64_t table, int64_t companion,
+                                  const char *names) {
+    uint64_t value;
+    if (count_values(elf, table, &value) == 0 || count_values(elf, companion, &value) > 0)
+        return FTK_OK;
+    return fti_fail(elf->err, FTK_E_PROVIDER_ELF,
+                    "'%s' refused: found the first without the second of %s, wanted both; build "
+                    "the file anew",
+                    elf->path, names);
+}
+
 static ftk_status check_tables(const elf_file *elf) {
     const uint64_t rela = sizeof(Elf64_Rela);
     const uint64_t pointer = sizeof(Elf64_Addr);
     FTI_TRY(check_table(elf, DT_RELA, DT_RELASZ, rela, "DT_RELA"));
+    FTI_TRY(check_table(elf, DT_RELR, DT_RELRSZ, pointer, "DT_RELR"));
     FTI_TRY(check_table(elf, DT_JMPREL, DT_PLTRELSZ, rela, "DT_JMPREL"));
+    FTI_TRY(check_companion(elf, DT_RELA, DT_RELAENT, "DT_RELA and DT_RELAENT"));
+    FTI_TRY(check_companion(elf, DT_RELR, DT_RELRENT, "DT_RELR and DT_RELRENT"));
+    FTI_TRY(check_companion(elf, DT_JMPREL, DT_PLTREL, "DT_JMPREL and DT_PLTREL"));
+    FTI_TRY(check_companion(elf, DT_VERNEED, DT_VERSYM, "DT_VERNEED and DT_VERSYM"));
+    FTI_TRY(check_companion(elf, DT_VERDEF, DT_VERSYM, "DT_VERDEF and DT_VERSYM"));
     FTI_TRY(check_table(elf, DT_INIT_ARRAY, DT_INIT_ARRAYSZ, pointer, "DT_INIT_ARRAY"));
     return check_table(elf, DT_FINI_ARRAY, DT_FINI_ARRAYSZ, pointer, "DT_FINI_ARRAY");
 }
@@ -447,6 +529,132 @@ static ftk_status read_loaded(const elf_file *elf, void *to, const char *what, u
         return refuse(elf, what, "it inside a loaded segment");
     return read_at(elf, to, what, offset, size);
 }
+
+/* ---- relocations ---- */
+
+static ftk_status check_target(const elf_file *elf, uint64_t address) {
+    if (is_writable(elf, address, sizeof(uint64_t))) return FTK_OK;
+    return fti_fail(elf->err, FTK_E_PROVIDER_ELF,
+                    "'%s' refused: found a relocation of address 0x%llx, wanted it inside a "
+                    "writable segment; build the file anew",
+                    elf->path, (unsigned long long)address);
+}
+
+/* The dynamic loader writes wherever they say, before anything of the file runs. The first
+ * `relative` ones it asserts to be of that type. */
+static ftk_status check_relocations(const elf_file *elf, int64_t table, int64_t size,
+                                    uint64_t relative) {
+    Elf64_Rela block[BLOCK];
+    uint64_t address = 0, bytes = 0;
+    if (count_values(elf, table, &address) == 0) return FTK_OK;
+    count_values(elf, size, &bytes);
+    const uint64_t count = bytes / sizeof *block;
+    for (uint64_t i = 0; i < count; i++) {
+        const Elf64_Rela *r = &block[i % BLOCK];
+        uint64_t left = count - i < BLOCK ? count - i : BLOCK;
+        if (i % BLOCK == 0)
+            FTI_TRY(read_loaded(elf, block, "relocations outside what is loaded",
+                                address + i * sizeof *block, left * sizeof *block));
+        if (i < relative && ELF64_R_TYPE(r->r_info) != RELATIVE)
+            return refuse(elf, "fewer relative relocations than DT_RELACOUNT", "as many");
+        if (ELF64_R_TYPE(r->r_info) != 0) FTI_TRY(check_target(elf, r->r_offset));
+    }
+    return FTK_OK;
+}
+
+/* An even word is an address; the bits of an odd one, but for the lowest, are the words behind. */
+static ftk_status check_packed_relocations(const elf_file *elf) {
+    uint64_t block[BLOCK] = {0};
+    uint64_t address = 0, bytes = 0, at = 0;
+    if (count_values(elf, DT_RELR, &address) == 0) return FTK_OK;
+    count_values(elf, DT_RELRSZ, &bytes);
+    const uint64_t count = bytes / sizeof *block;
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t left = count - i < BLOCK ? count - i : BLOCK;
+        if (i % BLOCK == 0)
+            FTI_TRY(read_loaded(elf, block, "relocations outside what is loaded",
+                                address + i * sizeof *block, left * sizeof *block));
+        const uint64_t word = block[i % BLOCK];
+        if (!(word & 1)) {
+            FTI_TRY(check_target(elf, word));
+            at = word + sizeof word;
+            continue;
+        }
+        for (unsigned bit = 1; bit < 64; bit++)
+            if (word >> bit & 1) FTI_TRY(check_target(elf, at + (bit - 1) * sizeof word));
+        at += 63 * sizeof word;
+    }
+    return FTK_OK;
+}
+
+static ftk_status check_all_relocations(const elf_file *elf) {
+    uint64_t relative = 0;
+    count_values(elf, DT_RELACOUNT, &relative);
+    FTI_TRY(check_relocations(elf, DT_RELA, DT_RELASZ, relative));
+    FTI_TRY(check_relocations(elf, DT_JMPREL, DT_PLTRELSZ, 0));
+    return check_packed_relocations(elf);
+}
+
+/* ---- versions ---- */
+
+/* The dynamic loader asserts that it has loaded the file of each. */
+static ftk_status check_version_file(const elf_file *elf, uint64_t index) {
+    char name[MAX_NEEDED + 1], needed[MAX_NEEDED + 1];
+    FTI_TRY(read_name(elf, "a version's file outside the string table", index, name));
+    for (size_t i = 0; i < elf->dynamic_count; i++) {
+        if (elf->dynamic[i].d_tag != DT_NEEDED) continue;
+        FTI_TRY(read_name(elf, "a DT_NEEDED name outside the string table",
+                          elf->dynamic[i].d_un.d_val, needed));
+        if (memchr(name, 0, sizeof name) && strcmp(name, needed) == 0) return FTK_OK;
+    }
+    return refuse(elf, "versions of a library that it does not need", "those of needed ones");
+}
+
+typedef struct version_table {
+    int64_t tag;
+    const char *outside;
+    size_t first, next;     /* offsets in a record: of its first name, of the record behind */
+    size_t name, name_next; /* in a name */
+} version_table;
+
+static ftk_status check_version_names(const elf_file *elf, const version_table *t, uint64_t at,
+                                      size_t *steps) {
+    uint32_t name[4] = {0};
+    char text[MAX_NEEDED + 1];
+    do {
+        at += name[t->name_next];
+        FTI_TRY(read_loaded(elf, name, t->outside, at, sizeof(uint32_t) * (t->name_next + 1)));
+        FTI_TRY(read_name(elf, "a version's name outside the string table", name[t->name], text));
+    } while (name[t->name_next] != 0 && ++*steps < MAX_VERSIONS);
+    return FTK_OK;
+}
+
+/* Records and their names are chains of distances, which the dynamic loader follows. */
+static ftk_status check_versions_of(const elf_file *elf, const version_table *t) {
+    uint64_t at = 0;
+    size_t steps = 0;
+    if (count_values(elf, t->tag, &at) == 0) return FTK_OK;
+    uint32_t record[5] = {0};
+    do {
+        at += record[t->next];
+        FTI_TRY(read_loaded(elf, record, t->outside, at, sizeof(uint32_t) * (t->next + 1)));
+        if (t->tag == DT_VERNEED) FTI_TRY(check_version_file(elf, record[1]));
+        FTI_TRY(check_version_names(elf, t, at + record[t->first], &steps));
+    } while (record[t->next] != 0 && ++steps < MAX_VERSIONS);
+    return steps < MAX_VERSIONS ? FTK_OK : refuse(elf, "a version table without an end", "one");
+}
+
+/* In words of 32 bits; the first of a record are two of 16. */
+static ftk_status check_versions(const elf_file *elf) {
+    static const version_table needed = {
+        DT_VERNEED, "versions (DT_VERNEED) outside what is loaded", 2, 3, 2, 3};
+    static const version_table defined = {
+        DT_VERDEF, "versions (DT_VERDEF) outside what is loaded", 3, 4, 0, 1};
+    FTI_TRY(check_versions_of(elf, &needed));
+    return check_versions_of(elf, &defined);
+}
+
+/* ---- symbols ---- */
 
 static uint32_t gnu_hash(const char *name) {
     uint32_t h = 5381;
@@ -599,7 +807,9 @@ static ftk_status keep_note(elf_file *elf, const char *text, size_t size) {
     return elf->note ? FTK_OK : fti_no_memory(elf->err, size + 1, "a freetoken note");
 }
 
-static ftk_status scan_notes(elf_file *elf, const char *bytes, uint64_t size, uint64_t align) {
+/* `keep`: the freetoken note among them is kept. */
+static ftk_status scan_notes(elf_file *elf, const char *bytes, uint64_t size, uint64_t align,
+                             bool keep) {
     for (uint64_t at = 0; at < size;) {
         Elf64_Nhdr note;
         if (!inside(at, sizeof note, size)) return bad_note(elf, "a note segment that is cut");
@@ -608,7 +818,7 @@ static ftk_status scan_notes(elf_file *elf, const char *bytes, uint64_t size, ui
         uint64_t text = (owner + note.n_namesz + align - 1) & ~(align - 1);
         if (!inside(text, note.n_descsz, size))
             return bad_note(elf, "a note that is longer than its segment");
-        if (note.n_type == FTK_NOTE_TYPE && note.n_namesz == sizeof FTK_NOTE_OWNER &&
+        if (keep && note.n_type == FTK_NOTE_TYPE && note.n_namesz == sizeof FTK_NOTE_OWNER &&
             memcmp(bytes + owner, FTK_NOTE_OWNER, sizeof FTK_NOTE_OWNER) == 0)
             FTI_TRY(keep_note(elf, bytes + text, note.n_descsz));
         at = (text + note.n_descsz + align - 1) & ~(align - 1);
@@ -622,14 +832,17 @@ static ftk_status read_note_segment(elf_file *elf, const Elf64_Phdr *p) {
     char *bytes = fti_calloc((size_t)p->p_filesz, 1);
     if (!bytes) return fti_no_memory(elf->err, p->p_filesz, "a note segment");
     ftk_status status = read_at(elf, bytes, "a note segment", p->p_offset, p->p_filesz);
-    if (status == FTK_OK) status = scan_notes(elf, bytes, p->p_filesz, p->p_align == 8 ? 8 : 4);
+    if (status == FTK_OK)
+        status = scan_notes(elf, bytes, p->p_filesz, p->p_align == 8 ? 8 : 4, p->p_type == PT_NOTE);
     fti_free(bytes);
     return status;
 }
 
+/* Those of PT_GNU_PROPERTY the dynamic loader reads by the lengths that they state. */
 static ftk_status read_notes(elf_file *elf) {
     for (size_t i = 0; i < elf->header.e_phnum; i++)
-        if (elf->segments[i].p_type == PT_NOTE) FTI_TRY(read_note_segment(elf, &elf->segments[i]));
+        if (elf->segments[i].p_type == PT_NOTE || elf->segments[i].p_type == PT_GNU_PROPERTY)
+            FTI_TRY(read_note_segment(elf, &elf->segments[i]));
     return elf->note ? FTK_OK : bad_note(elf, "no freetoken note");
 }
 
@@ -641,6 +854,8 @@ static ftk_status inspect(elf_file *elf) {
     FTI_TRY(check_stack(elf));
     FTI_TRY(read_dynamic(elf));
     FTI_TRY(check_dynamic(elf));
+    FTI_TRY(check_all_relocations(elf));
+    FTI_TRY(check_versions(elf));
     return check_entry_symbol(elf, elf->entry);
 }
 

@@ -1,9 +1,9 @@
 /*
- * linked.c: of code that is part of the program: which file it was loaded from, and that file's
- * digest. As far as the system can say: a file that is gone, or that another now stands in for,
- * gives none, with the reason.
+ * linked.c: of code that is part of the program, this library included: which file it was loaded
+ * from, that file's digest, and where modules lie beside it. As far as the system can say: a file
+ * that is gone, or that another now stands in for, gives none, with the reason.
  */
-#include "core/loader.h"
+#include "core/loading.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -16,18 +16,24 @@
 
 #define PROGRAM "/proc/self/exe" /* the very file, whatever became of its name */
 
-/* The inode behind the mapping that holds `address`, as the kernel knows it; 0 if none does. */
-static uint64_t mapped_inode(uintptr_t address) {
+/* The mapping that holds `address`, as the kernel knows it: the inode behind it, 0 if none is, and
+ * the file's path (may be NULL; at least PATH_MAX), "" if it has none. */
+static uint64_t find_mapping(uintptr_t address, char *path) {
     FILE *maps = fopen("/proc/self/maps", "re");
     char *line = NULL;
     size_t capacity = 0;
     uint64_t inode = 0;
+    if (path) path[0] = 0;
     while (maps && inode == 0 && getline(&line, &capacity, maps) > 0) {
         uint64_t start, end, found;
-        if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %*s %*s %" SCNu64, &start, &end, &found) ==
-                3 &&
-            address >= start && address < end)
-            inode = found;
+        int name = 0;
+        if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %*s %*s %" SCNu64 " %n", &start, &end, &found,
+                   &name) < 3 ||
+            address < start || address >= end)
+            continue;
+        inode = found;
+        line[strcspn(line, "\n")] = 0;
+        if (path && name) snprintf(path, PATH_MAX, "%s", line + name);
     }
     if (maps) fclose(maps);
     free(line);
@@ -52,7 +58,7 @@ static const char *judge(int fd, const void *address) {
     struct stat st;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) return "its file is no regular file";
     if (st.st_size > FTI_MAX_LIBRARY_BYTES) return "its file has more than 4 GiB";
-    if (mapped_inode((uintptr_t)address) != (uint64_t)st.st_ino)
+    if (find_mapping((uintptr_t)address, NULL) != (uint64_t)st.st_ino)
         return "its file is not the one that was loaded";
     return NULL;
 }
@@ -77,4 +83,19 @@ ftk_status fti_digest_code(const void *address, char **path, char sha256[65], co
     if (n >= 0) name[n] = 0;
     *path = fti_strndup(n >= 0 ? name : opened, strlen(n >= 0 ? name : opened));
     return *path ? FTK_OK : fti_no_memory(err, PATH_MAX, "a path");
+}
+
+/* Not by the name that the dynamic loader has for it: that of a program is what its parent chose
+ * to pass, and one that is relative means another file once the current folder has changed. */
+ftk_status fti_module_path(const char *file, char out[PATH_MAX], ftk_error *err) {
+    static const char here[] = "in this library's file";
+    char self[PATH_MAX];
+    if (find_mapping((uintptr_t)here, self) == 0 || self[0] != '/')
+        return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE,
+                        "the folder of libfreetoken's modules cannot be told: found no file that "
+                        "the library was loaded from");
+    int n = snprintf(out, PATH_MAX, "%.*s/freetoken/backends/%s", fti_folder_size(self), self,
+                     file);
+    if (n > 0 && n < PATH_MAX) return FTK_OK;
+    return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE, "the path of module %s is too long", file);
 }

@@ -64,37 +64,42 @@ static struct {
     pthread_mutex_t lock;
     record *first;
     module *modules;
-    atomic_int pid;                /* of the process that loads, 0 before the first load */
-    _Atomic(unsigned char *) mark; /* see own_mark */
-    atomic_uchar generation;       /* of the process that loads, which a fork inherits */
+    atomic_int pid;               /* of the process that loads, 0 before the first load */
+    _Atomic(atomic_uchar *) mark; /* see own_mark */
+    atomic_uchar generation;      /* of the process that loads, which a fork inherits */
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER, .generation = 1};
 
 /* A byte that is the generation in the process that asks first. The kernel gives a fork an empty
  * page in its place, so that one tells itself apart even where it has its parent's number: the
  * first process of another PID namespace. NULL where the kernel (before Linux 4.14) cannot. */
-static volatile unsigned char *own_mark(void) {
-    unsigned char *known = atomic_load(&registry.mark);
+static atomic_uchar *own_mark(void) {
+    atomic_uchar *known = atomic_load(&registry.mark);
     if (known) return known;
     const size_t size = (size_t)sysconf(_SC_PAGESIZE);
-    unsigned char *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-                               0);
+    atomic_uchar *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                              0);
     if (page == MAP_FAILED) return NULL;
     if (madvise(page, size, MADV_WIPEONFORK) != 0) {
         munmap(page, size);
         return NULL;
     }
-    *page = atomic_load(&registry.generation);
+    atomic_store(page, atomic_load(&registry.generation));
     if (atomic_compare_exchange_strong(&registry.mark, &known, page)) return page;
     munmap(page, size);
     return known;
 }
 
 unsigned fti_process_mark(void) {
-    volatile unsigned char *mark = own_mark();
+    atomic_uchar *mark = own_mark();
     if (!mark) return atomic_load(&registry.generation);
-    /* A fork of a process that has loaded nothing may load like any other. */
-    if (*mark == 0 && atomic_load(&registry.pid) == 0) *mark = ++registry.generation;
-    return *mark;
+    if (atomic_load(&registry.pid) != 0) return atomic_load(mark);
+    /* A fork of a process that has loaded nothing may load like any other. The first of its threads
+     * to come here chooses its generation, never 0, which is what a fork finds. */
+    unsigned char found = 0;
+    unsigned char last = atomic_load(&registry.generation);
+    atomic_compare_exchange_strong(mark, &found, last == UCHAR_MAX ? 1 : (unsigned char)(last + 1));
+    atomic_store(&registry.generation, atomic_load(mark));
+    return atomic_load(mark);
 }
 
 /* A child of fork without exec has the parent's objects without the threads
@@ -171,6 +176,9 @@ static ftk_status pin(const fti_allow *allow, fti_held_file *file, ftk_error *er
     FTI_TRY(sealed_copy(allow->path, file->fd, &copy, err));
     close(file->fd);
     file->fd = copy;
+    if (fstat(copy, &file->judged) != 0)
+        return fti_fail(err, FTK_E_PROVIDER_LOAD, "cannot examine the copy of '%s': %s",
+                        allow->path, strerrordesc_np(errno));
     FTI_TRY(fti_sha256_fd(copy, file->sha256, err));
     if (strcmp(file->sha256, allow->sha256) == 0) return FTK_OK;
     return fti_fail(
@@ -198,6 +206,7 @@ static ftk_status check_bytes(const fti_allow *allow, const fti_manifest *manife
     if (fstat(file->fd, &file->st) != 0)
         return fti_fail(err, FTK_E_PROVIDER_PATH, "cannot examine '%s': %s", allow->path,
                         strerrordesc_np(errno));
+    file->judged = file->st;
     FTI_TRY(fti_elf_look(file->fd, allow->path, err));
     if (file->st.st_size > FTI_MAX_LIBRARY_BYTES) return refuse_size(allow->path, err);
     FTI_TRY(allow->sha256 ? pin(allow, file, err) : fti_sha256_fd(file->fd, file->sha256, err));
@@ -214,15 +223,28 @@ static ftk_status check_file(const fti_allow *allow, const fti_manifest *manifes
     return status;
 }
 
+static bool same_file(const struct stat *a, const struct stat *b) {
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Whether the number still stands for what was judged: somebody may have closed it, and opened
+ * another file under it. */
+static bool is_still_held(int fd, const struct stat *judged) {
+    struct stat now;
+    return fstat(fd, &now) == 0 && same_file(&now, judged);
+}
+
 void fti_held_file_release(fti_held_file *file) {
-    if (file->fd >= 0) close(file->fd);
+    if (file->fd >= 0 && is_still_held(file->fd, &file->judged)) close(file->fd);
     file->fd = -1;
     file->of = NULL;
 }
 
-/* A pinned file is held as a copy that nobody can change. */
+/* A pinned file is held as a copy that nobody can change. Else its times tell of a change: but
+ * for one through a mapping that was written before, or within the same tick of the clock. */
 static bool is_as_judged(const fti_held_file *file) {
     struct stat now;
+    if (!is_still_held(file->fd, &file->judged)) return false;
     return file->of->sha256 || (fstat(file->fd, &now) == 0 && now.st_size == file->st.st_size &&
                                 now.st_mtim.tv_sec == file->st.st_mtim.tv_sec &&
                                 now.st_mtim.tv_nsec == file->st.st_mtim.tv_nsec &&
@@ -260,12 +282,15 @@ static ftk_status keep_descriptor(const char *path, int *fd, ftk_error *err) {
     return FTK_OK;
 }
 
-static ftk_status check_link(const char *link, int fd, ftk_error *err) {
+static ftk_status check_link(const char *path, const char *link, int fd, const struct stat *judged,
+                             ftk_error *err) {
     struct stat via_link;
-    struct stat direct;
-    if (stat(link, &via_link) == 0 && fstat(fd, &direct) == 0 && via_link.st_dev == direct.st_dev &&
-        via_link.st_ino == direct.st_ino)
-        return FTK_OK;
+    if (!is_still_held(fd, judged))
+        return fti_fail(err, FTK_E_PROVIDER_LOAD,
+                        "'%s' refused: found its descriptor closed since it was checked, wanted it "
+                        "left alone until the file is loaded; close no descriptors of others",
+                        path);
+    if (stat(link, &via_link) == 0 && same_file(&via_link, judged)) return FTK_OK;
     return fti_fail(
         err, FTK_E_PROVIDER_LOAD,
         "no provider or module is loaded: found no usable '%s', wanted /proc of this process, "
@@ -276,10 +301,11 @@ static ftk_status check_link(const char *link, int fd, ftk_error *err) {
 /* The dynamic loader knows objects by name: if somebody has closed our descriptor of another
  * one, its number, and so its name, can come again, and the other object would be the answer.
  * So a name is taken that it does not know. */
-static ftk_status choose_link(const char *path, int *fd, char *link, size_t size, ftk_error *err) {
+static ftk_status choose_link(const char *path, int *fd, const struct stat *judged, char *link,
+                              size_t size, ftk_error *err) {
     for (int tries = 0; tries < DESCRIPTOR_TRIES; tries++) {
         snprintf(link, size, "/proc/self/fd/%d", *fd);
-        FTI_TRY(check_link(link, *fd, err));
+        FTI_TRY(check_link(path, link, *fd, judged, err));
         void *known = dlopen(link, RTLD_NOW | RTLD_NOLOAD);
         if (!known) return FTK_OK;
         dlclose(known); /* one holder less; the object stays */
@@ -295,10 +321,10 @@ static ftk_status choose_link(const char *path, int *fd, char *link, size_t size
 }
 
 /* `failed` is the status where the dynamic loader itself refuses. */
-static ftk_status call_loader(const char *path, int *fd, ftk_status failed, void **handle,
-                              ftk_error *err) {
+static ftk_status call_loader(const char *path, int *fd, const struct stat *judged,
+                              ftk_status failed, void **handle, ftk_error *err) {
     char link[48];
-    FTI_TRY(choose_link(path, fd, link, sizeof link, err));
+    FTI_TRY(choose_link(path, fd, judged, link, sizeof link, err));
     *handle = dlopen(link, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (*handle) return FTK_OK;
     const char *text = dlerror();
@@ -484,7 +510,8 @@ static ftk_status load_new(const fti_provider *facts, fti_manifest **manifest, f
     record *r = record_new(facts, err);
     if (!r) return FTK_E_NO_MEMORY;
     void *handle;
-    ftk_status status = call_loader(facts->path, &file->fd, FTK_E_PROVIDER_LOAD, &handle, err);
+    ftk_status status = call_loader(facts->path, &file->fd, &file->judged, FTK_E_PROVIDER_LOAD,
+                                    &handle, err);
     if (status != FTK_OK) {
         record_free(r);
         return status;
@@ -598,32 +625,28 @@ ftk_status fti_provider_link(ftk_provider_entry entry, const fti_provider **out,
 
 /* ---- modules of this library ---- */
 
-static ftk_status load_module(const char *path, const char *entry, int *fd, module *m,
-                              ftk_error *err) {
+static ftk_status load_module(const char *path, const char *entry, int *fd,
+                              const struct stat *judged, module *m, ftk_error *err) {
     void *handle;
     FTI_TRY(keep_descriptor(path, fd, err));
     /* What a module needs of the system belongs to its device. */
-    FTI_TRY(call_loader(path, fd, FTK_E_DEVICE_UNAVAILABLE, &handle, err));
+    FTI_TRY(call_loader(path, fd, judged, FTK_E_DEVICE_UNAVAILABLE, &handle, err));
     *fd = -1;
     return find_function(path, handle, entry, &m->entry, err);
 }
 
-static ftk_status find_or_load_module(const char *path, const char *entry, int *fd, void **out,
-                                      ftk_error *err) {
-    struct stat st;
-    if (fstat(*fd, &st) != 0)
-        return fti_fail(err, FTK_E_PROVIDER_PATH, "cannot examine '%s': %s", path,
-                        strerrordesc_np(errno));
+static ftk_status find_or_load_module(const char *path, const char *entry, int *fd,
+                                      const struct stat *judged, void **out, ftk_error *err) {
     for (const module *m = registry.modules; m; m = m->next)
-        if (m->device == (uint64_t)st.st_dev && m->inode == (uint64_t)st.st_ino) {
+        if (m->device == (uint64_t)judged->st_dev && m->inode == (uint64_t)judged->st_ino) {
             *out = m->entry;
             return FTK_OK;
         }
     module *m = fti_calloc(1, sizeof *m);
     if (!m) return fti_no_memory(err, sizeof *m, "a module's record");
-    m->device = (uint64_t)st.st_dev;
-    m->inode = (uint64_t)st.st_ino;
-    ftk_status status = load_module(path, entry, fd, m, err);
+    m->device = (uint64_t)judged->st_dev;
+    m->inode = (uint64_t)judged->st_ino;
+    ftk_status status = load_module(path, entry, fd, judged, m, err);
     if (status != FTK_OK) {
         fti_free(m);
         return status;
@@ -638,11 +661,16 @@ static ftk_status open_module(const char *path, const char *entry, void **out, f
     int fd = -1;
     FTI_TRY(fti_refuse_secure(err));
     FTI_TRY(fti_trusted_open(path, FTK_E_PROVIDER_PATH, FTK_E_PROVIDER_PERMISSION, &fd, err));
-    ftk_status status = fti_elf_inspect_module(fd, path, entry, err);
+    struct stat judged;
+    ftk_status status = FTK_OK;
+    if (fstat(fd, &judged) != 0)
+        status = fti_fail(err, FTK_E_PROVIDER_PATH, "cannot examine '%s': %s", path,
+                          strerrordesc_np(errno));
+    if (status == FTK_OK) status = fti_elf_inspect_module(fd, path, entry, err);
     if (status == FTK_OK) status = check_process(err);
     if (status == FTK_OK) {
         pthread_mutex_lock(&registry.lock);
-        status = find_or_load_module(path, entry, &fd, out, err);
+        status = find_or_load_module(path, entry, &fd, &judged, out, err);
         pthread_mutex_unlock(&registry.lock);
     }
     if (fd >= 0) close(fd);
@@ -655,17 +683,4 @@ ftk_status fti_module_load(const char *path, const char *entry, void **out, ftk_
     if (status == FTK_OK) return FTK_OK;
     return fti_fail(err, status, "%s%-s", status == FTK_E_NO_MEMORY ? "" : "backend module ",
                     inner.message);
-}
-
-ftk_status fti_module_path(const char *file, char out[PATH_MAX], ftk_error *err) {
-    Dl_info info;
-    char self[PATH_MAX];
-    if (!dladdr(&registry, &info) || !realpath(info.dli_fname, self))
-        return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE,
-                        "the folder of libfreetoken's modules cannot be told: found no file that "
-                        "the library was loaded from");
-    int n = snprintf(out, PATH_MAX, "%.*s/freetoken/backends/%s", fti_folder_size(self), self,
-                     file);
-    if (n > 0 && n < PATH_MAX) return FTK_OK;
-    return fti_fail(err, FTK_E_DEVICE_UNAVAILABLE, "the path of module %s is too long", file);
 }

@@ -84,6 +84,7 @@ typedef struct fti_held_file {
     const fti_allow *of; /* the entry that it was judged for, or NULL: nothing is held */
     int fd;              /* the file, or the sealed copy of its bytes when pinned */
     struct stat st;      /* of the file */
+    struct stat judged;  /* of what is behind fd: the file, or the copy */
     char sha256[65];     /* of the bytes behind fd */
 } fti_held_file;
 #define FTI_HELD_FILE_INIT                                                                         \
@@ -161,7 +162,8 @@ unsigned fti_process_mark(void);
  * the device's software brings. */
 ftk_status fti_module_load(const char *path, const char *entry, void **out,
                            ftk_error *err) FTI_WARN_UNUSED;
-/* Where the module `file` would be: freetoken/backends/ beside the library's real path. */
+/* Where the module `file` would be: freetoken/backends/ beside the library's file, as the kernel
+ * names it. */
 ftk_status fti_module_path(const char *file, char out[PATH_MAX], ftk_error *err) FTI_WARN_UNUSED;
 
 /* The file that the code or constant at `address` was loaded from, and its digest. Where none can

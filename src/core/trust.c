@@ -92,8 +92,13 @@ static ftk_status check_owner(const request *rq, const struct stat *st, size_t e
                     rq->path, (int)end, rq->path, (unsigned)st->st_uid, (unsigned)self);
 }
 
+/* A command is offered only where the shell would read the path as it is: names below a search
+ * folder are not the operator's. */
 static ftk_status bad_mode(const request *rq, const struct stat *st, size_t end, const char *wanted,
                            const char *fix) {
+    if (memchr(rq->path, '\'', end))
+        return fti_fail(rq->err, rq->mode_status, "'%s' refused: '%.*s' has mode %04o, wanted %s",
+                        rq->path, (int)end, rq->path, (unsigned)(st->st_mode & 07777), wanted);
     return fti_fail(rq->err, rq->mode_status,
                     "'%s' refused: '%.*s' has mode %04o, wanted %s; run: chmod %s '%.*s'", rq->path,
                     (int)end, rq->path, (unsigned)(st->st_mode & 07777), wanted, fix, (int)end,

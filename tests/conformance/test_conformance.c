@@ -406,6 +406,19 @@ static void broken_manifest(void **state) {
     unlink(path);
 }
 
+/* Of variants, as the provider's table has them. */
+static void escapes_names(void **state) {
+    (void)state;
+    char options[512];
+    int code;
+    snprintf(options, sizeof options, "'%s/colours_names.so' --model %s --pass variants",
+             FTK_FIXTURES, model);
+    char *text = check_text(options, &code);
+    assert_non_null(strstr(text, "colours_names/gate_\\x1b[31mfast: "));
+    assert_null(strchr(text, '\033'));
+    free(text);
+}
+
 /* clang-format off */
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(good_fixture_passes),
@@ -417,6 +430,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(short_context),
     cmocka_unit_test(command_line),
     cmocka_unit_test(broken_manifest),
+    cmocka_unit_test(escapes_names),
     ROW(old_manifest, "loader", "found '1.0.0' in its ELF note, wanted '0.9.0'"),
     ROW(linked_with_path, "loader", "a run path"),
     ROW(linked_lazily, "symbols", "link with -Wl,-z,now"),
@@ -434,6 +448,7 @@ static const struct CMUnitTest tests[] = {
     ROW(greedy_match, "match", "match of no-such-architecture in gguf"),
     ROW(prints, "lifecycle", "beginning 'hello"),
     ROW(writes_out, "lifecycle", "beginning 'hidden"),
+    ROW(writes_everywhere, "lifecycle", "memory was written that the provider was never given"),
     ROW(reads_env, "lifecycle", "getenv('HOME') was called"),
     PLAIN_ROW(starts_thread, "lifecycle", "pthread_create was called"),
     ROW(starts_unseen_thread, "lifecycle", "create left the number of timers changed"),
@@ -525,6 +540,9 @@ static const struct CMUnitTest tests[] = {
     ROW(fast_reads_range, "ranges", "may not depend on the range"),
     ROW(reads_stale_workspace, "rows", "over other contents of the workspace"),
     ROW(writes_for_padding, "rows", "the state of a sequence that has no row"),
+    ROW(counts_slots, "rows", ", which belongs to no sequence of the step, was written"),
+    ROW(counts_slots, "capture", ", which belongs to no sequence of the step, was written"),
+    ROW(reads_next_slot, "rows", ", which belongs to no sequence of the step, was read"),
     ROW(bakes_tokens, "capture", "when a captured step of 1 rows is replayed"),
     ROW(reads_range, "ranges", "may not depend on the range"),
     ROW(changes_arguments, "ranges", "changed its arguments"),

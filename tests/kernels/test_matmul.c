@@ -468,6 +468,9 @@ static void grouped_case(rig *r, const block_type *t, uint32_t expert_rows, uint
     op.act_divisor = per_pair ? 1 : used;
     op.routing.expert_count--;
     assert_int_equal(r->op->grouped_matmul(r->stream, &op), FTK_E_ARGUMENT);
+    if (in_slots)
+        unbrought(r, &(ftk_op_grouped_matmul){&e.bank, act, e.routing, y, y_stride,
+                                              per_pair ? 1 : used, 0}); /* a second time */
     if (in_slots) slots_free(&s, r);
     guarded_free(&packed);
     guarded_free(&g);

@@ -8,6 +8,12 @@
 #include <elf.h>
 #include <sys/mman.h>
 
+#ifndef DT_RELR
+#define DT_RELRSZ  35
+#define DT_RELR    36
+#define DT_RELRENT 37
+#endif
+
 static unsigned char *good;
 static size_t good_size;
 
@@ -210,6 +216,7 @@ static void judges_segments(void **state) {
     expect_copy(&c, FTK_E_PROVIDER_IDENTITY, "no freetoken note");
     c = copy_good();
     segment(&c, PT_NOTE)->p_filesz -= 8;
+    segment(&c, PT_NOTE)->p_memsz -= 8;
     expect_copy(&c, FTK_E_PROVIDER_IDENTITY, "note");
 }
 
@@ -229,6 +236,166 @@ static void judges_trusted_segments(void **state) {
     p = segment(&c, PT_GNU_EH_FRAME);
     p->p_type = PT_PHDR;
     expect_copy(&c, FTK_E_PROVIDER_ELF, "PT_PHDR");
+}
+
+static void judges_notes_and_thread_images(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t type;
+        uint64_t address, size, memory, align;
+        const char *part; /* NULL: accepted */
+    } cases[] = {
+        {PT_NOTE, 0x238, 0, 0, 4, NULL},
+        {PT_NOTE, UINT64_C(1) << 40, 0xe4, 0xe4, 4, "a note segment elsewhere"},
+        {PT_NOTE, 0x23c, 0xe4, 0xe4, 4, "a note segment elsewhere"},
+        {PT_GNU_PROPERTY, UINT64_C(1) << 40, 32, 32, 8, "a note segment elsewhere"},
+        {PT_GNU_PROPERTY, 0, 32, 64, 8, "a note segment elsewhere"},
+        {PT_TLS, 0, 64, 128, 8, NULL},
+        {PT_TLS, UINT64_C(1) << 40, 0, 64, 0, NULL},
+        {PT_TLS, UINT64_C(1) << 40, 64, 64, 8, "PT_TLS"},
+        {PT_TLS, 0, 64, 32, 8, "PT_TLS"},
+        {PT_TLS, 0, 64, 64, 3, "PT_TLS"},
+        {PT_TLS, 0, 64, UINT64_C(1) << 62, 8, "PT_TLS"},
+        {PT_TLS, 0, 64, 64, UINT64_C(1) << 62, "PT_TLS"},
+    };
+    for (size_t i = 0; i < FTI_COUNT(cases); i++) {
+        copy c = copy_good();
+        uint64_t offset = cases[i].address == 0x23c ? 0x238 : cases[i].address;
+        if (offset >= good_size) offset = 0;
+        *segment(&c, PT_GNU_EH_FRAME) = (Elf64_Phdr){.p_type = cases[i].type,
+                                                     .p_flags = PF_R,
+                                                     .p_offset = offset,
+                                                     .p_vaddr = cases[i].address,
+                                                     .p_filesz = cases[i].size,
+                                                     .p_memsz = cases[i].memory,
+                                                     .p_align = cases[i].align};
+        expect_copy(&c, cases[i].part ? FTK_E_PROVIDER_ELF : FTK_OK,
+                    cases[i].part ? cases[i].part : "");
+    }
+    /* A property that is longer than its segment. */
+    copy c = copy_good();
+    const Elf64_Phdr *note = segment(&c, PT_NOTE);
+    *segment(&c, PT_GNU_EH_FRAME) = (Elf64_Phdr){.p_type = PT_GNU_PROPERTY,
+                                                 .p_flags = PF_R,
+                                                 .p_offset = note->p_offset,
+                                                 .p_vaddr = note->p_vaddr,
+                                                 .p_filesz = 24,
+                                                 .p_memsz = 24,
+                                                 .p_align = 4};
+    expect_copy(&c, FTK_E_PROVIDER_IDENTITY, "longer than its segment");
+    c = copy_good();
+    const Elf64_Phdr *dynamic = segment(&c, PT_DYNAMIC);
+    for (Elf64_Phdr *p = c.segments; p < c.segments + c.header->e_phnum; p++) {
+        if (p->p_type == PT_GNU_RELRO) p->p_type = PT_NULL;
+        if (p->p_type == PT_LOAD && dynamic->p_vaddr >= p->p_vaddr &&
+            dynamic->p_vaddr < p->p_vaddr + p->p_memsz)
+            p->p_flags = PF_R;
+    }
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "to be written in read-only memory");
+}
+
+/* Bytes of the file at an address, whichever segment has it. */
+static void *at(const copy *c, uint64_t address) {
+    for (const Elf64_Phdr *p = c->segments; p < c->segments + c->header->e_phnum; p++)
+        if (p->p_type == PT_LOAD && address >= p->p_vaddr && address - p->p_vaddr < p->p_filesz)
+            return c->bytes + p->p_offset + (address - p->p_vaddr);
+    fail_msg("no segment holds 0x%llx", (unsigned long long)address);
+    return NULL;
+}
+
+/* The dynamic loader writes where they say, and asserts the type of the first. */
+static void judges_relocations(void **state) {
+    (void)state;
+    static const uint64_t wild[] = {0, 0x1000, (uint64_t)1 << 40, UINT64_MAX};
+    for (size_t i = 0; i < FTI_COUNT(wild); i++) {
+        copy c = copy_good();
+        ((Elf64_Rela *)at(&c, entry(&c, DT_RELA)->d_un.d_val))[0].r_offset = wild[i];
+        expect_copy(&c, FTK_E_PROVIDER_ELF, "found a relocation of address");
+        c = copy_good();
+        ((Elf64_Rela *)at(&c, entry(&c, DT_JMPREL)->d_un.d_val))[0].r_offset = wild[i];
+        expect_copy(&c, FTK_E_PROVIDER_ELF, "found a relocation of address");
+    }
+    copy c = copy_good();
+    Elf64_Rela *none = at(&c, entry(&c, DT_JMPREL)->d_un.d_val);
+    *none = (Elf64_Rela){0};
+    expect_copy(&c, FTK_OK, "");
+    c = copy_good();
+    entry(&c, DT_RELACOUNT)->d_un.d_val += 1;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "fewer relative relocations");
+    static const struct {
+        int64_t tag;
+        const char *part;
+    } missing[] = {{DT_RELAENT, "DT_RELA and DT_RELAENT"},
+                   {DT_PLTREL, "DT_JMPREL and DT_PLTREL"},
+                   {DT_VERSYM, "DT_VERNEED and DT_VERSYM"}};
+    for (size_t i = 0; i < FTI_COUNT(missing); i++) {
+        c = copy_good();
+        entry(&c, missing[i].tag)->d_tag = DT_DEBUG;
+        expect_copy(&c, FTK_E_PROVIDER_ELF, missing[i].part);
+    }
+}
+
+/* In the place of the unwind table's header, which is not inspected. */
+static void judges_packed_relocations(void **state) {
+    (void)state;
+    copy c = copy_good();
+    const uint64_t data = entry(&c, DT_INIT_ARRAY)->d_un.d_val;
+    const uint64_t place = segment(&c, PT_GNU_EH_FRAME)->p_vaddr;
+    const Elf64_Phdr *writable = c.segments;
+    while (writable->p_type != PT_LOAD || !(writable->p_flags & PF_W)) writable++;
+    const uint64_t last = writable->p_vaddr + writable->p_memsz - 8;
+    free(c.bytes);
+    const struct {
+        uint64_t words[2], entry_size;
+        const char *part;
+    } cases[] = {
+        {{data, 3}, 8, ""},
+        {{data, 1}, 0, "DT_RELR and DT_RELRENT"},
+        {{data, 1}, 4, "DT_RELRENT 4, wanted 8"},
+        {{8, 1}, 8, "found a relocation of address 0x8"},
+        {{last, 1}, 8, ""},
+        {{last, 3}, 8, "found a relocation of address"},
+        {{3, data}, 8, "found a relocation of address 0x0"},
+    };
+    for (size_t i = 0; i < FTI_COUNT(cases); i++) {
+        c = copy_good();
+        uint64_t table = (place + 7) & ~UINT64_C(7);
+        memcpy(at(&c, table), cases[i].words, sizeof cases[i].words);
+        add_entry(&c, DT_RELR, table);
+        add_entry(&c, DT_RELRSZ, sizeof cases[i].words);
+        if (cases[i].entry_size) add_entry(&c, DT_RELRENT, cases[i].entry_size);
+        expect_copy(&c, cases[i].part[0] ? FTK_E_PROVIDER_ELF : FTK_OK, cases[i].part);
+    }
+}
+
+/* Chains that the dynamic loader follows before it looks at anything else. */
+static void judges_version_tables(void **state) {
+    (void)state;
+    copy c = copy_good();
+    entry(&c, DT_VERNEED)->d_un.d_val = (uint64_t)1 << 40;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "versions (DT_VERNEED) outside");
+    c = copy_good();
+    add_entry(&c, DT_VERDEF, (uint64_t)1 << 40);
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "versions (DT_VERDEF) outside");
+    static const struct {
+        size_t word; /* of the record, or behind it of its first name */
+        uint32_t value;
+        const char *part;
+    } cases[] = {
+        {1, 1 << 20, "a version's file outside"},
+        {1, 0, "versions of a library that it does not need"},
+        {2, 1 << 30, "versions (DT_VERNEED) outside"},
+        {3, 1 << 30, "versions (DT_VERNEED) outside"},
+        {4 + 2, 1 << 20, "a version's name outside"},
+        {4 + 3, 1 << 30, "versions (DT_VERNEED) outside"},
+    };
+    for (size_t i = 0; i < FTI_COUNT(cases); i++) {
+        c = copy_good();
+        uint32_t *record = at(&c, entry(&c, DT_VERNEED)->d_un.d_val);
+        if (cases[i].word > 3) record = (uint32_t *)(void *)((char *)record + record[2]) - 4;
+        record[cases[i].word] = cases[i].value;
+        expect_copy(&c, FTK_E_PROVIDER_ELF, cases[i].part);
+    }
 }
 
 static void judges_load_segments(void **state) {
@@ -253,6 +420,9 @@ static void judges_load_segments(void **state) {
     p = &c.segments[segment_index(&c, PT_LOAD)];
     p->p_memsz = UINT64_MAX;
     expect_copy(&c, FTK_E_PROVIDER_ELF, "impossible size");
+    c = copy_good();
+    segment(&c, PT_LOAD)->p_flags = 0;
+    expect_copy(&c, FTK_E_PROVIDER_ELF, "cannot be read");
     for (uint32_t flag = PF_X; flag <= PF_W; flag <<= 1) {
         c = copy_good();
         p = c.segments;
@@ -277,6 +447,7 @@ static void refuses_dynamic_entries(void **state) {
         {DT_AUXILIARY, 1, "DT_AUXILIARY"},
         {DT_AUDIT, 1, "DT_AUDIT"},
         {DT_DEPAUDIT, 1, "DT_DEPAUDIT"},
+        {DT_PREINIT_ARRAY, 0, "DT_PREINIT_ARRAY"},
         {DT_STRTAB, 0, "2 dynamic"},
         {DT_STRSZ, 64, "2 dynamic"},
         {DT_NEEDED, 0, "library ''"},
@@ -627,6 +798,10 @@ int main(void) {
         cmocka_unit_test(ignores_sections),
         cmocka_unit_test(judges_segments),
         cmocka_unit_test(judges_trusted_segments),
+        cmocka_unit_test(judges_notes_and_thread_images),
+        cmocka_unit_test(judges_relocations),
+        cmocka_unit_test(judges_packed_relocations),
+        cmocka_unit_test(judges_version_tables),
         cmocka_unit_test(judges_load_segments),
         cmocka_unit_test(refuses_dynamic_entries),
         cmocka_unit_test(refuses_broken_tables),

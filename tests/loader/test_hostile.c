@@ -92,6 +92,18 @@ static const shape shapes[] = {
     {MANIFEST_HEAD, "unknown#: 0\n", "", true},
     {"core_range: '", ">=0.1.0 ", "'\n", false},
     {"version: ", "1.", "0\n", false},
+    {"", "\r", "", false},
+    {"", "a#:\r", "", true},
+    {"a: [", "b,\r", "]\n", false},
+    {"a: \"", "\\\n", "\"\n", false},
+    {"? ", "a\n  ", ": b\n", false},
+    {"", "a: b: ", "\n", false},
+    {"\xff\xfe", "a", "", false},
+    {"\xfe\xff", "a", "", false},
+    {"a: b\n#", "\xc2\x9b", "\n", false},
+    {"providers: {allow: [{", "name: a#,", "}]}\n", true},
+    {"providers: {allow: [{name: a, sha256: ", "0", "}]}\n", false},
+    {"providers: {search: [", "/a/b,", "]}\n", false},
     {"", NULL, "", false},
 };
 
@@ -161,6 +173,21 @@ static ftk_status as_manifest(const char *data, size_t size, ftk_error *err) {
     return status;
 }
 
+/* The lists are read, and every entry of them is looked at. */
+static ftk_status as_question(const char *data, size_t size, ftk_error *err) {
+    ftk_config *c = NULL;
+    char *json = NULL;
+    fti_provider_query query = {.architecture = fti_str("a"), .container = fti_str("gguf")};
+    const fti_provider *provider = NULL;
+    ftk_status status = ftk_config_parse(data, size, "test.yaml", &c, err);
+    if (status != FTK_OK) _exit(4); /* then nothing was looked at */
+    status = ftk_providers_report(c, &json, err);
+    ftk_report_free(json);
+    if (status == FTK_OK) status = fti_provider_resolve(c, &query, &provider, err);
+    ftk_config_free(c);
+    return status;
+}
+
 /* Sanitizers take address space of their own. */
 static int answer(reader read, const char *data, size_t size) {
     ftk_error err = FTK_ERROR_INIT;
@@ -176,7 +203,8 @@ static int answer(reader read, const char *data, size_t size) {
 /* In a child, which alone is limited. */
 static void expect_answer(reader read, const char *data, size_t size, size_t index) {
     static const char *const failures[] = {"needs more than 32 MiB", "takes longer than 0.5 s",
-                                           "gives no message"};
+                                           "gives no message",
+                                           "is refused before its entries are looked at"};
     int status;
     pid_t child = fork();
     assert_true(child >= 0);
@@ -186,7 +214,7 @@ static void expect_answer(reader read, const char *data, size_t size, size_t ind
     int code = WEXITSTATUS(status);
     if (code != 0)
         fail_msg("shape %zu (%s...): %s", index, shapes[index].repeated,
-                 code <= 3 ? failures[code - 1] : "cannot be limited");
+                 code <= 4 ? failures[code - 1] : "cannot be limited");
 }
 
 static void hostile_texts(void **state) {
@@ -199,6 +227,41 @@ static void hostile_texts(void **state) {
         write_file(in_scratch("good.provider.yaml").s, data, size, 0644);
         expect_answer(as_config, data, size, i);
         expect_answer(as_manifest, data, size, i);
+    }
+    free(data);
+}
+
+/* As many entries as are read, with paths as long as fit, of things that are there or not. */
+static void the_longest_lists(void **state) {
+    (void)state;
+    static const struct {
+        const char *search, *allow;
+    } forms[] = {
+        {"/no/%s/%u", "/no/%s/%u.so"},
+        {"/proc/self/fd/%.0s%u", "/dev/%.0snull%u/x.so"},
+        {"/tmp/%s/%u", "/tmp/%s/%u.so"},
+    };
+    char part[201];
+    memset(part, 'p', sizeof part - 1);
+    part[sizeof part - 1] = 0;
+    char *data = malloc(SIZE);
+    assert_non_null(data);
+    for (size_t f = 0; f < FTI_COUNT(forms); f++) {
+        size_t at = put(data, 0, "providers:\n  search:\n");
+        char line[512];
+        for (unsigned i = 0; i < 1024; i++) {
+            snprintf(line, sizeof line, "    - ");
+            snprintf(line + 6, sizeof line - 6, forms[f].search, part, i);
+            at = put(data, put(data, at, line), "\n");
+        }
+        at = put(data, at, "  allow:\n");
+        for (unsigned i = 0; i < 1024; i++) {
+            int n = snprintf(line, sizeof line, "    - {name: n%u, path: ", i);
+            snprintf(line + n, sizeof line - (size_t)n, forms[f].allow, part, i);
+            at = put(data, put(data, at, line), "}\n");
+        }
+        assert_in_range(at, 1, SIZE - 1);
+        expect_answer(as_question, data, at, f);
     }
     free(data);
 }
@@ -241,6 +304,7 @@ static void a_thousand_manifests(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         CASE(hostile_texts),
+        CASE(the_longest_lists),
         CASE(a_thousand_manifests),
     };
     return cmocka_run_group_tests_name("test_hostile", tests, NULL, NULL);

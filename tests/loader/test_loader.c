@@ -25,6 +25,7 @@
 /* ---- what the code under test calls ---- */
 
 static unsigned digests; /* begun */
+static void (*on_digest)(void);
 
 /* Takes the place of libcrypto's, so that each file that is hashed is counted. */
 int SHA256_Init(SHA256_CTX *context) {
@@ -32,6 +33,7 @@ int SHA256_Init(SHA256_CTX *context) {
     void *address = dlsym(RTLD_NEXT, "SHA256_Init");
     memcpy(&next, &address, sizeof next);
     digests++;
+    if (on_digest) on_digest();
     return next(context);
 }
 
@@ -461,6 +463,72 @@ static void a_judged_file_is_hashed_once(void **state) {
     fti_held_file_release(&held);
     fti_held_file_release(&held);
     asked.held = NULL;
+}
+
+/* The number of this process's descriptor of the file at `path`, or -1. */
+static int number_of(const char *path) {
+    char target[1200];
+    for (int fd = 3; fd < 1024; fd++) {
+        ssize_t n = readlink(format("/proc/self/fd/%d", fd).s, target, sizeof target - 1);
+        if (n > 0 && (size_t)n == strlen(path) && memcmp(target, path, (size_t)n) == 0) return fd;
+    }
+    return -1;
+}
+
+/* Puts the file of another provider under the number of a held one. */
+static void put_evil_under(int fd) {
+    int evil = open(FTK_FIXTURES "/evil.so", O_RDONLY | O_CLOEXEC);
+    assert_true(evil >= 0);
+    assert_int_equal(dup2(evil, fd), fd);
+    assert_int_equal(close(evil), 0);
+}
+
+/* Between a judgement and the load: what stands under the number then is nobody's to load, nor
+ * ours to close. */
+static void a_held_number_is_used_again(void **state) {
+    (void)state;
+    char hex[65];
+    fti_held_file held = FTI_HELD_FILE_INIT;
+    ftk_error err = FTK_ERROR_INIT;
+    install("good");
+    fti_allow *good = allow("good");
+    asked.architecture = fti_str("testarch");
+    asked.container = fti_str("gguf");
+    asked.held = &held;
+    for (long pinned = 0; pinned < 2; pinned++) {
+        if (pinned) pin_to_present_bytes(good, hex);
+        expect_status(fti_provider_judge(&config, &asked, &err), FTK_OK, &err, "");
+        int number = held.fd;
+        put_evil_under(number);
+        digests = 0;
+        assert_int_equal(resolve("testarch")->pinned, pinned);
+        assert_int_equal(digests, 1);
+        assert_int_equal(runs_of("good"), pinned + 1);
+        assert_int_equal(runs_of("evil"), 0);
+        expect_status(fti_provider_judge(&config, &asked, &err), FTK_OK, &err, "");
+        assert_int_equal(close(number), 0); /* is still open */
+        put_evil_under(held.fd);
+        number = held.fd;
+        fti_held_file_release(&held);
+        assert_int_equal(close(number), 0);
+    }
+    asked.held = NULL;
+}
+
+static void put_evil_under_the_good(void) {
+    put_evil_under(number_of(library("good").s));
+}
+
+/* While it is judged, by another thread. */
+static void a_number_is_used_again_while_judging(void **state) {
+    (void)state;
+    install("good");
+    allow("good");
+    on_digest = put_evil_under_the_good;
+    refuse_unloaded(FTK_E_PROVIDER_LOAD, "found its descriptor closed since it was checked");
+    on_digest = NULL;
+    resolve("testarch");
+    assert_int_equal(runs_of("good"), 1);
 }
 
 static void judges_modes(void **state) {
@@ -1098,6 +1166,39 @@ static int load_in_a_fork(void) {
     return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
+#define MARKING 8
+
+static pthread_barrier_t together;
+
+static void *ask_for_the_mark(void *out) {
+    pthread_barrier_wait(&together);
+    *(unsigned *)out = fti_process_mark();
+    return NULL;
+}
+
+/* Threads of a fork that ask at once are told one mark, and a whole line of forks may load. */
+static int load_in_a_late_fork(void) {
+    unsigned before = fti_process_mark();
+    for (int i = 0; i < 260; i++) {
+        pid_t child = fork();
+        int status = -1;
+        if (child > 0) /* each waits for the next, which tells how it went */
+            return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status)
+                                                                            : 1;
+        unsigned marks[MARKING];
+        pthread_t threads[MARKING];
+        if (child < 0 || pthread_barrier_init(&together, NULL, MARKING) != 0) return 2;
+        for (size_t t = 0; t < MARKING; t++)
+            if (pthread_create(&threads[t], NULL, ask_for_the_mark, &marks[t]) != 0) return 2;
+        for (size_t t = 0; t < MARKING; t++) pthread_join(threads[t], NULL);
+        for (size_t t = 0; t < MARKING; t++)
+            if (marks[t] == 0 || marks[t] == before || marks[t] != marks[0]) return 3;
+        before = marks[0];
+    }
+    const fti_provider *p = NULL;
+    return resolve_pair("testarch", "gguf", &p, NULL) == FTK_OK ? 0 : 4;
+}
+
 /* As a kernel does whose vm.memfd_noexec forbids them. */
 static bool refuse_memory_files(void) {
     struct sock_filter filter[] = {
@@ -1134,6 +1235,7 @@ static int as_child(const char *what, const char *folder) {
     struct rlimit limit = {64, 64};
     if (strcmp(what, "fewfiles") == 0 && setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
     if (strcmp(what, "forked") == 0) return load_in_a_fork();
+    if (strcmp(what, "late") == 0) return load_in_a_late_fork();
     ftk_status status = resolve_pair("testarch", "gguf", &p, &err);
     if (strcmp(what, "secure") == 0) return status != FTK_E_PROVIDER_SECURE_EXEC || p;
     if (strcmp(what, "nomemfd") == 0)
@@ -1191,6 +1293,13 @@ static void a_fork_before_any_load(void **state) {
     assert_int_equal(runs_of("good"), 1);
 }
 
+static void a_long_line_of_forks(void **state) {
+    (void)state;
+    install("good");
+    expect_child("/proc/self/exe", "late");
+    assert_int_equal(runs_of("good"), 1);
+}
+
 static void secure_execution(void **state) {
     (void)state;
     if (geteuid() != 0) {
@@ -1227,6 +1336,8 @@ int main(int argc, char **argv) {
         CASE(judges_paths),
         CASE(what_is_no_library_is_not_read),
         CASE(a_judged_file_is_hashed_once),
+        CASE(a_held_number_is_used_again),
+        CASE(a_number_is_used_again_while_judging),
         CASE(judges_modes),
         CASE(judges_the_manifests_file),
         CASE(judges_the_configurations_file),
@@ -1257,6 +1368,7 @@ int main(int argc, char **argv) {
         CASE(after_fork),
         CASE(a_new_file_under_an_old_number),
         CASE(a_fork_before_any_load),
+        CASE(a_long_line_of_forks),
         CASE(without_proc),
         CASE(without_memory_files),
         CASE(with_few_descriptors),

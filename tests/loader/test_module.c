@@ -102,6 +102,30 @@ static void lies_beside_the_library(void **state) {
     assert_string_equal(path + strlen(self), "/freetoken/backends/libfreetoken-x.so");
 }
 
+/* Started under a name that leads elsewhere, from a folder in which it leads to a file. */
+static void the_callers_name_for_it_means_nothing(void **state) {
+    (void)state;
+    write_file(in_scratch("freetoken").s, "x", 1, 0755);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (chdir(scratch) != 0) _exit(126);
+        execl("/proc/self/exe", "freetoken", "--where", scratch, (char *)NULL);
+        _exit(127);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static int is_beside_the_file(const char *folder) {
+    ftk_error err = FTK_ERROR_INIT;
+    char path[PATH_MAX];
+    return fti_module_path("libfreetoken-x.so", path, &err) != FTK_OK ||
+           strncmp(path, folder, strlen(folder)) == 0;
+}
+
 /* Run by itself as a program that is setuid to another user. */
 static int as_child(const char *folder) {
     ftk_error err = FTK_ERROR_INIT;
@@ -141,6 +165,7 @@ static void secure_execution(void **state) {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, world_setup, scratch_teardown)
 
 int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "--where") == 0) _exit(is_beside_the_file(argv[2]));
     if (argc == 3 && strcmp(argv[1], "--child") == 0) _exit(as_child(argv[2]));
     const struct CMUnitTest tests[] = {
         CASE(loads_once),
@@ -148,6 +173,7 @@ int main(int argc, char **argv) {
         CASE(judges_the_bytes),
         CASE(what_the_system_lacks),
         CASE(lies_beside_the_library),
+        CASE(the_callers_name_for_it_means_nothing),
         CASE(secure_execution),
     };
     return cmocka_run_group_tests_name("test_module", tests, NULL, NULL);

@@ -174,6 +174,20 @@ static void judges_modes_of_folders(void **state) {
     }
 }
 
+/* What somebody else named must not become part of a command that is offered. */
+static void offers_no_command_that_a_name_ends(void **state) {
+    (void)state;
+    ftk_error err = FTK_ERROR_INIT;
+    text folder = in_scratch("a'; touch b; '");
+    make_folder(folder.s, 0777);
+    write_file(format("%s/file", folder.s).s, "x", 1, 0644);
+    expect_status(open_and_close(format("%s/file", folder.s).s, &err), MODE_STATUS, &err,
+                  "has mode 0777, wanted a folder");
+    assert_null(strstr(err.message, "run:"));
+    assert_int_equal(chmod(folder.s, 0755), 0);
+    accept_path(format("%s/file", folder.s).s);
+}
+
 static bool need_root(void) {
     if (geteuid() == 0) return true;
     print_message("skip: only root can give files to other users\n");
@@ -380,6 +394,7 @@ int main(void) {
         CASE(refuses_other_kinds),
         CASE(judges_modes_of_files),
         CASE(judges_modes_of_folders),
+        CASE(offers_no_command_that_a_name_ends),
         CASE(judges_owners),
         CASE(accepts_sticky_folder_of_root),
         CASE(effective_user_counts),

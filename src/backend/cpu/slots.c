@@ -78,7 +78,7 @@ _Static_assert(sizeof(slots_args) <= FTK_KERNEL_ARGS_MAX,
 static ftk_status multiply(const slots_args *a, ftk_error *err) {
     const fti_cpu_backend *backend = fti_cpu_stream_backend(a->stream);
     fti_bank_run run;
-    if (fti_bank_layer(a->pool) != a->layer)
+    if (!fti_bank_asked(a->pool, a->layer, a->part))
         return fti_fail(err, FTK_E_PROVIDER_CONTRACT,
                         "experts were multiplied that had not been asked for with ensure");
     fti_cpu_stream_count(a->stream, backend->kernels.grouped_matmul, a->product.shares);
