@@ -16,9 +16,8 @@ typedef struct frame {
     uint32_t pool_count;
     fti_budget_request request; /* with the fewest slots */
     uint64_t page_bytes;
-    uint64_t fixed;       /* neither KV cache nor slots */
-    uint64_t top;         /* slots of the largest pool: the unit of shares */
-    uint64_t least_pages; /* of any rung */
+    uint64_t fixed; /* neither KV cache nor slots */
+    uint64_t top;   /* slots of the largest pool: the unit of shares */
     uint64_t minimum;
 } frame;
 
@@ -92,10 +91,16 @@ static uint64_t wished_pages(const fti_budget_request *r) {
     return ((uint64_t)fti_budget_wish(r) + r->page_tokens - 1) / r->page_tokens;
 }
 
+/* What was asked for; else a page, without which nothing runs. */
 static uint64_t least_pages(const fti_budget_request *r) {
+    return r->kv_tokens ? wished_pages(r) : 1;
+}
+
+/* Of the last rung, where they fit: a request of usual length, or all that is wished for. */
+static uint64_t usual_pages(const fti_budget_request *r) {
     uint64_t wish = wished_pages(r);
-    uint64_t least = ((uint64_t)FTI_LADDER_LEAST_TOKENS + r->page_tokens - 1) / r->page_tokens;
-    return r->kv_tokens || wish < least ? wish : least;
+    uint64_t usual = ((uint64_t)FTI_LADDER_LEAST_TOKENS + r->page_tokens - 1) / r->page_tokens;
+    return r->kv_tokens || wish < usual ? wish : usual;
 }
 
 static ftk_status begin(const fti_ladder_request *q, frame *f, ftk_error *err) {
@@ -115,8 +120,7 @@ static ftk_status begin(const fti_ladder_request *q, frame *f, ftk_error *err) {
                         "has: set moe.residency to off",
                         FTI_LADDER_POOLS);
     r->expert_slots = least_bytes;
-    f->least_pages = least_pages(r);
-    f->minimum = f->fixed + least_bytes + f->least_pages * f->page_bytes;
+    f->minimum = f->fixed + least_bytes + least_pages(r) * f->page_bytes;
     return FTK_OK;
 }
 
@@ -152,58 +156,59 @@ static void make_rungs(const frame *f, uint64_t budget, fti_ladder *ladder) {
     uint64_t fits = f->page_bytes ? room / f->page_bytes : UINT64_MAX;
     uint64_t wish = wished_pages(&f->request);
     add_rung(f, budget, wish < fits ? wish : fits, ladder);
-    for (uint64_t pages = wish / 2; f->page_bytes && pages > f->least_pages; pages /= 2)
+    uint64_t usual = usual_pages(&f->request);
+    for (uint64_t pages = wish / 2; f->page_bytes && pages > usual; pages /= 2)
         if (pages < ladder->rungs[0].pages) add_rung(f, budget, pages, ladder);
-    if (f->least_pages < ladder->rungs[0].pages) add_rung(f, budget, f->least_pages, ladder);
+    if (usual < ladder->rungs[0].pages) add_rung(f, budget, usual, ladder);
     const fti_rung *last = &ladder->rungs[ladder->rung_count - 1];
     while (ladder->rungs[ladder->chosen].expert_slots < last->expert_slots / 2) ladder->chosen++;
 }
 
-static ftk_status plan_slots(const fti_ladder_request *q, fti_ladder *ladder, ftk_error *err) {
+static ftk_status plan_slots(const fti_ladder_request *q, fti_budget *plan, fti_ladder *ladder,
+                             ftk_error *err) {
     frame f;
     *ladder = (fti_ladder){.resident = true};
     FTI_TRY(begin(q, &f, err));
     fti_budget_request *r = &f.request;
     uint64_t budget = fti_budget_spendable(r);
     ladder->minimum = f.minimum;
-    if (budget < f.minimum) {
-        uint64_t fewest = r->kv_tokens ? r->kv_tokens : f.least_pages * r->page_tokens;
-        return fti_budget_refuse(r, fewest, err);
-    }
+    if (budget < f.minimum) return fti_budget_refuse(r, r->kv_tokens ? r->kv_tokens : 1, err);
     uint32_t snapshots = choose_snapshots(r, budget - f.minimum);
     uint64_t snapshot_bytes = r->fewer_snapshots ? snapshots * r->snapshot_bytes : 0;
     f.fixed += snapshot_bytes;
     make_rungs(&f, budget, ladder);
     const fti_rung *rung = &ladder->rungs[ladder->chosen];
-    ladder->plan = (fti_budget){.weights_allocated = r->weights_allocated,
-                                .kv_cache = rung->kv_cache,
-                                .recurrent_state = f.fixed - r->weights_allocated - r->workspace -
-                                                   r->step_buffers,
-                                .expert_slots = rung->expert_slots,
-                                .workspace = r->workspace,
-                                .step_buffers = r->step_buffers,
-                                .total = rung->total,
-                                .budget = budget,
-                                .available = r->available,
-                                .context = rung->context,
-                                .pages = rung->pages,
-                                .snapshots = snapshots};
+    *plan = (fti_budget){.weights_allocated = r->weights_allocated,
+                         .kv_cache = rung->kv_cache,
+                         .recurrent_state = f.fixed - r->weights_allocated - r->workspace -
+                                            r->step_buffers,
+                         .expert_slots = rung->expert_slots,
+                         .workspace = r->workspace,
+                         .step_buffers = r->step_buffers,
+                         .total = rung->total,
+                         .budget = budget,
+                         .available = r->available,
+                         .context = rung->context,
+                         .pages = rung->pages,
+                         .snapshots = snapshots};
     return FTK_OK;
 }
 
 /* ---- slots or not ---- */
 
-/* Of a plan without slots: one page, or what was asked for. 0 if it passes 64 bits. */
+/* 0 if it passes 64 bits. */
 static uint64_t whole_minimum(const fti_budget_request *r) {
-    uint64_t fixed, bytes, pages = r->kv_tokens ? wished_pages(r) : 1;
+    uint64_t fixed, bytes;
     if (!fti_budget_fixed(r, &fixed) || !fti_mul_u64(r->kv_bytes_per_token, r->page_tokens, &bytes))
         return 0;
-    return fti_mul_u64(bytes, pages, &bytes) && fti_add_u64(bytes, fixed, &bytes) ? bytes : 0;
+    return fti_mul_u64(bytes, least_pages(r), &bytes) && fti_add_u64(bytes, fixed, &bytes) ? bytes
+                                                                                           : 0;
 }
 
-static ftk_status plan_whole(const fti_ladder_request *q, fti_ladder *ladder, ftk_error *err) {
+static ftk_status plan_whole(const fti_ladder_request *q, fti_budget *plan, fti_ladder *ladder,
+                             ftk_error *err) {
     *ladder = (fti_ladder){.minimum = whole_minimum(&q->whole)};
-    return fti_budget_plan(&q->whole, &ladder->plan, err);
+    return fti_budget_plan(&q->whole, plan, err);
 }
 
 /* Everything, mapped or not, with the whole context that is wished for. */
@@ -213,42 +218,60 @@ static bool all_fits(const fti_ladder_request *q, const fti_budget *plan) {
            fti_add_u64(plan->total, plan->weights_mapped, &sum) && sum <= plan->budget;
 }
 
-static ftk_status plan_auto(const fti_ladder_request *q, fti_ladder *ladder, ftk_error *err) {
+/* Slots would have been wanted, but experts stay mapped: why. */
+static void say_mapped(fti_ladder *ladder, const fti_ladder *slots, ftk_status status,
+                       const fti_budget *plan, const char *refused) {
+    if (status == FTK_OK)
+        say(ladder, "the file exceeds the budget, but slots would leave a context of %u: mapped",
+            plan->context);
+    else if (slots->minimum)
+        say(ladder,
+            "the file exceeds the budget, but so do the fewest slots (%llu bytes needed): mapped",
+            (unsigned long long)slots->minimum);
+    else
+        say(ladder, "the file exceeds the budget, but experts have no slots: %-s", refused);
+}
+
+static ftk_status plan_auto(const fti_ladder_request *q, fti_budget *plan, fti_ladder *ladder,
+                            ftk_error *err) {
     ftk_error refused = FTK_ERROR_INIT, inner = FTK_ERROR_INIT;
-    ftk_status whole = plan_whole(q, ladder, &refused);
-    uint64_t minimum = ladder->minimum;
-    if (whole == FTK_OK && all_fits(q, &ladder->plan)) {
-        say(ladder, "the whole file and the rest fit the budget");
-        return FTK_OK;
-    }
-    ftk_status slots = plan_slots(q, ladder, &inner);
-    if (slots == FTK_OK) {
+    fti_budget mapped;
+    ftk_status whole = fti_budget_plan(&q->whole, &mapped, &refused);
+    uint64_t minimum = whole_minimum(&q->whole);
+    ftk_status slots = FTK_OK;
+    bool all = whole == FTK_OK && all_fits(q, &mapped);
+    if (!all) slots = plan_slots(q, plan, ladder, &inner);
+    /* A context that no request fits into is no better than a slow one. */
+    if (!all && slots == FTK_OK && (whole != FTK_OK || plan->pages >= usual_pages(&q->whole))) {
         say(ladder, "the file and the rest exceed the budget");
         return FTK_OK;
     }
-    uint64_t needed = ladder->minimum;
-    if (whole == FTK_OK) {
-        FTI_TRY(plan_whole(q, ladder, err));
-        say(ladder,
-            "the file exceeds the budget, but so do the fewest slots (%llu bytes needed): "
-            "mapped",
-            (unsigned long long)needed);
-        return FTK_OK;
+    if (whole != FTK_OK) {
+        /* Whichever would do with less is the way out. */
+        bool less = ladder->minimum == 0 || (minimum && minimum <= ladder->minimum);
+        if (less) ladder->minimum = minimum;
+        return fti_fail(err, less ? whole : slots, "%-s", less ? refused.message : inner.message);
     }
-    /* Whichever would do with less is the way out. */
-    bool mapped = needed == 0 || (minimum && minimum <= needed);
-    return fti_fail(err, mapped ? whole : slots, "%-s", mapped ? refused.message : inner.message);
+    fti_ladder kept = {.minimum = minimum};
+    if (all)
+        say(&kept, "the whole file and the rest fit the budget");
+    else
+        say_mapped(&kept, ladder, slots, plan, inner.message);
+    *ladder = kept;
+    *plan = mapped;
+    return FTK_OK;
 }
 
-ftk_status fti_ladder_plan(const fti_ladder_request *q, fti_ladder *ladder, ftk_error *err) {
+ftk_status fti_ladder_plan(const fti_ladder_request *q, fti_budget *plan, fti_ladder *ladder,
+                           ftk_error *err) {
     FTI_TRY(fti_budget_context(&q->whole, err));
-    if (q->pool_count > 0 && q->residency == FTI_AUTO) return plan_auto(q, ladder, err);
+    if (q->pool_count > 0 && q->residency == FTI_AUTO) return plan_auto(q, plan, ladder, err);
     if (q->pool_count > 0 && q->residency == FTI_ON) {
-        FTI_TRY(plan_slots(q, ladder, err));
+        FTI_TRY(plan_slots(q, plan, ladder, err));
         say(ladder, "moe.residency is on");
         return FTK_OK;
     }
-    FTI_TRY(plan_whole(q, ladder, err));
+    FTI_TRY(plan_whole(q, plan, ladder, err));
     say(ladder, "%s", q->pool_count == 0 ? "the model has no experts" : "moe.residency is off");
     return FTK_OK;
 }

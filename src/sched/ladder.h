@@ -15,7 +15,7 @@
 #define FTI_LADDER_POOLS 64u
 /* Halvings of a 32-bit number of pages, and one rung for what fits between two of them. */
 #define FTI_LADDER_RUNGS 34u
-/* The least KV cache of a ladder without a wish: one request of usual length. */
+/* KV cache of the last rung, without a wish: one request of usual length. */
 #define FTI_LADDER_LEAST_TOKENS 2048u
 
 /* Slots that experts of several layers share. */
@@ -41,7 +41,6 @@ typedef struct fti_rung {
 } fti_rung;
 
 typedef struct fti_ladder {
-    fti_budget plan;  /* of the chosen rung, or without slots */
     uint64_t minimum; /* the smallest budget that would do */
     bool resident;    /* experts lie in slots */
     char reason[160];
@@ -53,18 +52,19 @@ typedef struct fti_ladder {
  * Without slots the plan is that of fti_budget_plan. With them:
  * - kv_tokens asked for are kept, and experts get the rest: one rung.
  * - Else rungs go from the default context, or what of it fits, by halves to
- *   FTI_LADDER_LEAST_TOKENS. The engine starts with the most KV cache that leaves experts half
- *   of what they have on the last rung: with half of the slots far less than half of the hits
- *   are lost, since routing is skewed, while a context that is too short serves nobody.
+ *   FTI_LADDER_LEAST_TOKENS; where not even these fit, as many as do are the only rung. The
+ *   engine starts with the most KV cache that leaves experts half of what they have on the last
+ *   rung: a context that is too short refuses requests that fewer slots would only slow down.
  * - Slots are spread so that every layer has the same share of its experts.
  * - Snapshots whose number is left to the plan get at most an eighth of what the minimum leaves,
  *   the same on every rung: one saves a prefill now and then, slots save reads in every step.
  *
  * With residency auto experts lie in slots if they, the rest and the context wished for exceed
- * the budget otherwise, and the fewest slots fit.
+ * the budget otherwise, and the fewest slots fit beside the KV cache of the last rung.
+ * *plan is that of the chosen rung. After a refusal ladder->minimum is still what it would take.
  * FTK_E_DOES_NOT_FIT with the minimum and what it is made of; FTK_E_CONTEXT as fti_budget_plan.
  */
-ftk_status fti_ladder_plan(const fti_ladder_request *request, fti_ladder *ladder,
+ftk_status fti_ladder_plan(const fti_ladder_request *request, fti_budget *plan, fti_ladder *ladder,
                            ftk_error *err) FTI_WARN_UNUSED;
 
 /* ---- at run time ---- */
@@ -104,7 +104,7 @@ typedef struct fti_ladder_state {
 
 /*
  * The rung to go to; state->rung: stay. The caller moves between steps and says so, or does not:
- * then it is asked again after another rest.
+ * then it is told again after another rest.
  *
  * - Up, to more KV cache: requests wait for pages, for longer than they would wait anyway. At once
  * to the rung that has what the one whose turn it is lacks, since every move gives up slots.

@@ -23,6 +23,15 @@ static uint32_t below(uint64_t *seed, uint32_t n) {
     return (uint32_t)(next_random(seed) % n);
 }
 
+typedef struct outcome {
+    fti_budget plan;
+    fti_ladder ladder;
+} outcome;
+
+static ftk_status decide(const fti_ladder_request *q, outcome *out, ftk_error *err) {
+    return fti_ladder_plan(q, &out->plan, &out->ladder, err);
+}
+
 /* ---- sums ---- */
 
 typedef struct scene {
@@ -60,20 +69,20 @@ static void random_scene(uint64_t *seed, scene *s) {
                               .reserve = below(seed, 2) ? below(seed, 50) : 0};
 }
 
-static ftk_status plan_with(scene *s, uint64_t budget, fti_ladder *ladder) {
+static ftk_status plan_with(scene *s, uint64_t budget, outcome *l) {
     ftk_error err = FTK_ERROR_INIT;
     s->request.whole.limit = budget + s->request.whole.reserve;
-    return fti_ladder_plan(&s->request, ladder, &err);
+    return decide(&s->request, l, &err);
 }
 
 static uint64_t minimum_of(scene *s) {
-    fti_ladder ladder;
-    assert_int_equal(plan_with(s, 0, &ladder), FTK_E_DOES_NOT_FIT);
-    return ladder.minimum;
+    outcome l;
+    assert_int_equal(plan_with(s, 0, &l), FTK_E_DOES_NOT_FIT);
+    return l.ladder.minimum;
 }
 
 /* Added up anew, from what is asked for. */
-static void check_rung(const scene *s, const fti_ladder *l, const fti_rung *rung) {
+static void check_rung(const scene *s, const outcome *l, const fti_rung *rung) {
     const fti_budget_request *r = &s->request.whole;
     uint64_t slots = 0, largest = 0;
     for (uint32_t i = 0; i < s->request.pool_count; i++) {
@@ -100,10 +109,10 @@ static void check_rung(const scene *s, const fti_ladder *l, const fti_rung *rung
     assert_true(largest == 0 || l->plan.budget - total < largest);
 }
 
-static void check_plan(const scene *s, const fti_ladder *l) {
+static void check_plan(const scene *s, const outcome *l) {
     const fti_budget *p = &l->plan;
-    const fti_rung *chosen = &l->rungs[l->chosen];
-    assert_in_range(l->rung_count, 1, FTI_LADDER_RUNGS);
+    const fti_rung *chosen = &l->ladder.rungs[l->ladder.chosen];
+    assert_in_range(l->ladder.rung_count, 1, FTI_LADDER_RUNGS);
     assert_int_equal(p->total, p->weights_allocated + p->kv_cache + p->recurrent_state +
                                    p->expert_slots + p->workspace + p->step_buffers);
     assert_int_equal(p->total, chosen->total);
@@ -111,13 +120,13 @@ static void check_plan(const scene *s, const fti_ladder *l) {
     assert_int_equal(p->expert_slots, chosen->expert_slots);
     assert_int_equal(p->pages, chosen->pages);
     assert_int_equal(p->context, chosen->context);
-    for (uint32_t i = 0; i < l->rung_count; i++) check_rung(s, l, &l->rungs[i]);
-    for (uint32_t i = 1; i < l->rung_count; i++) {
+    for (uint32_t i = 0; i < l->ladder.rung_count; i++) check_rung(s, l, &l->ladder.rungs[i]);
+    for (uint32_t i = 1; i < l->ladder.rung_count; i++) {
         bool more = false;
-        assert_true(l->rungs[i].pages < l->rungs[i - 1].pages);
+        assert_true(l->ladder.rungs[i].pages < l->ladder.rungs[i - 1].pages);
         for (uint32_t p1 = 0; p1 < s->request.pool_count; p1++) {
-            assert_true(l->rungs[i].slots[p1] >= l->rungs[i - 1].slots[p1]);
-            more = more || l->rungs[i].slots[p1] > l->rungs[i - 1].slots[p1];
+            assert_true(l->ladder.rungs[i].slots[p1] >= l->ladder.rungs[i - 1].slots[p1]);
+            more = more || l->ladder.rungs[i].slots[p1] > l->ladder.rungs[i - 1].slots[p1];
         }
         assert_true(more);
     }
@@ -128,14 +137,14 @@ static void f3_every_rung_adds_up(void **state) {
     (void)state;
     for (int n = 0; n < 20000; n++) {
         scene s;
-        fti_ladder l;
+        outcome l;
         random_scene(&seed, &s);
         uint64_t minimum = minimum_of(&s);
         assert_int_equal(plan_with(&s, minimum + below(&seed, 4000 + (uint32_t)n * 10), &l),
                          FTK_OK);
         check_plan(&s, &l);
-        assert_int_equal(l.minimum, minimum);
-        if (s.request.whole.kv_tokens) assert_int_equal(l.rung_count, 1);
+        assert_int_equal(l.ladder.minimum, minimum);
+        if (s.request.whole.kv_tokens) assert_int_equal(l.ladder.rung_count, 1);
     }
 }
 
@@ -144,16 +153,16 @@ static void g8_the_minimum_is_tight(void **state) {
     (void)state;
     for (int n = 0; n < 20000; n++) {
         scene s;
-        fti_ladder l;
+        outcome l;
         random_scene(&seed, &s);
         uint64_t minimum = minimum_of(&s);
         if (minimum > 0) assert_int_equal(plan_with(&s, minimum - 1, &l), FTK_E_DOES_NOT_FIT);
         assert_int_equal(plan_with(&s, minimum, &l), FTK_OK);
         check_plan(&s, &l);
-        assert_int_equal(l.rung_count, 1);
+        assert_int_equal(l.ladder.rung_count, 1);
         assert_int_equal(l.plan.total, minimum);
         for (uint32_t i = 0; i < s.request.pool_count; i++)
-            assert_int_equal(l.rungs[0].slots[i], s.pools[i].least);
+            assert_int_equal(l.ladder.rungs[0].slots[i], s.pools[i].least);
     }
 }
 
@@ -163,7 +172,7 @@ static void more_memory_never_means_fewer_slots(void **state) {
     (void)state;
     for (int n = 0; n < 1000; n++) {
         scene s;
-        fti_ladder l, before = {0};
+        outcome l, before = {0};
         random_scene(&seed, &s);
         s.request.whole.kv_tokens = 64;
         s.request.whole.fewer_snapshots = false;
@@ -171,7 +180,7 @@ static void more_memory_never_means_fewer_slots(void **state) {
         for (uint64_t more = 0; more < 600; more++) {
             assert_int_equal(plan_with(&s, minimum + more, &l), FTK_OK);
             for (uint32_t i = 0; i < s.request.pool_count; i++)
-                assert_true(l.rungs[0].slots[i] >= before.rungs[0].slots[i]);
+                assert_true(l.ladder.rungs[0].slots[i] >= before.ladder.rungs[0].slots[i]);
             before = l;
         }
     }
@@ -183,13 +192,13 @@ static void sizes_at_their_edges(void **state) {
     for (size_t i = 0; i < FTI_COUNT(edges); i++) {
         fti_slot_need pool = {.least = 2, .most = 512, .slot_bytes = edges[i]};
         scene s = {.request = {.pools = &pool, .pool_count = 1, .residency = FTI_ON}};
-        fti_ladder l;
+        outcome l;
         s.request.whole = (fti_budget_request){.page_tokens = 64,
                                                .model_context = 64,
                                                .kv_bytes_per_token = 1,
                                                .available = UINT64_MAX};
         assert_int_equal(plan_with(&s, 64 + 300 * edges[i], &l), FTK_OK);
-        assert_int_equal(l.rungs[0].slots[0], 300);
+        assert_int_equal(l.ladder.rungs[0].slots[0], 300);
         assert_int_equal(l.plan.total, 64 + 300 * edges[i]);
         uint64_t *const parts[] = {&pool.slot_bytes, &pool.fixed_bytes, &pool.most,
                                    &s.request.dense_bytes, &s.request.whole.kv_bytes_per_token};
@@ -209,7 +218,7 @@ static void sizes_at_their_edges(void **state) {
 static void sums_at_their_edge(void **state) {
     fti_slot_need pool = {.least = 2, .most = 2, .slot_bytes = 1ull << 62};
     scene s = {.request = {.pools = &pool, .pool_count = 1, .residency = FTI_ON}};
-    fti_ladder l;
+    outcome l;
     (void)state;
     s.request.whole = (fti_budget_request){.page_tokens = 64,
                                            .model_context = 64,
@@ -224,7 +233,7 @@ static void sums_at_their_edge(void **state) {
 /* What is too little for the same share of all goes to the smallest slots. */
 static void the_rest_goes_where_it_fits(void **state) {
     const fti_slot_need pools[] = {{1, 8, 300, 0}, {1, 8, 20, 0}, {1, 8, 100, 0}};
-    fti_ladder l;
+    outcome l;
     ftk_error err = FTK_ERROR_INIT;
     (void)state;
     fti_ladder_request q = {.pools = pools, .pool_count = 3, .residency = FTI_ON};
@@ -235,8 +244,9 @@ static void the_rest_goes_where_it_fits(void **state) {
                                          {420 * 4, 4, 4, 4},       {1u << 20, 8, 8, 8}};
     for (size_t i = 0; i < FTI_COUNT(wanted); i++) {
         q.whole.limit = wanted[i][0];
-        assert_int_equal(fti_ladder_plan(&q, &l, &err), FTK_OK);
-        for (size_t p = 0; p < 3; p++) assert_int_equal(l.rungs[0].slots[p], wanted[i][p + 1]);
+        assert_int_equal(decide(&q, &l, &err), FTK_OK);
+        for (size_t p = 0; p < 3; p++)
+            assert_int_equal(l.ladder.rungs[0].slots[p], wanted[i][p + 1]);
     }
 }
 
@@ -265,88 +275,89 @@ static fti_ladder_request big_model(uint64_t limit) {
 
 static void f1_the_asked_context_is_kept(void **state) {
     ftk_error err = FTK_ERROR_INIT;
-    fti_ladder l;
+    outcome l;
     char number[32];
     (void)state;
     fti_ladder_request q = big_model(16384 * MIB);
     q.whole.kv_tokens = 131072; /* 12 GiB */
-    assert_int_equal(fti_ladder_plan(&q, &l, &err), FTK_OK);
-    assert_true(l.resident);
-    assert_int_equal(l.rung_count, 1);
+    assert_int_equal(decide(&q, &l, &err), FTK_OK);
+    assert_true(l.ladder.resident);
+    assert_int_equal(l.ladder.rung_count, 1);
     assert_int_equal(l.plan.context, 131072);
     assert_int_equal(l.plan.kv_cache, 12288 * MIB);
     assert_true(l.plan.total <= 16384 * MIB && l.plan.total > 16384 * MIB - 4 * MIB);
     q.whole.kv_tokens = 163840;
     q.residency = FTI_ON;
-    assert_int_equal(fti_ladder_plan(&q, &l, &err), FTK_E_DOES_NOT_FIT);
-    snprintf(number, sizeof number, "at least %llu bytes", (unsigned long long)l.minimum);
+    assert_int_equal(decide(&q, &l, &err), FTK_E_DOES_NOT_FIT);
+    snprintf(number, sizeof number, "at least %llu bytes", (unsigned long long)l.ladder.minimum);
     assert_non_null(strstr(err.message, number));
     assert_non_null(strstr(err.message, "KV cache 16106127360 for 163840 tokens"));
     assert_non_null(strstr(err.message, "expert slots 75497472")); /* 8 of each pool */
-    snprintf(number, sizeof number, "memory.device to %llu", (unsigned long long)l.minimum);
+    snprintf(number, sizeof number, "memory.device to %llu", (unsigned long long)l.ladder.minimum);
     assert_non_null(strstr(err.message, number));
-    q.whole.limit = l.minimum;
-    assert_int_equal(fti_ladder_plan(&q, &l, &err), FTK_OK);
+    q.whole.limit = l.ladder.minimum;
+    assert_int_equal(decide(&q, &l, &err), FTK_OK);
 }
 
 /* What is reserved has to be in the number that the operator is told to set. */
 static void the_number_in_the_message_works(void **state) {
     ftk_error err = FTK_ERROR_INIT;
-    fti_ladder l;
+    outcome l;
     (void)state;
-    for (int residency = FTI_ON; residency <= FTI_OFF; residency++) {
+    for (int residency = FTI_AUTO; residency <= FTI_OFF; residency++) {
         fti_ladder_request q = big_model(100 * MIB);
         q.whole.reserve = 70 * MIB;
         q.residency = (fti_switch)residency;
-        assert_int_equal(fti_ladder_plan(&q, &l, &err), FTK_E_DOES_NOT_FIT);
+        assert_int_equal(decide(&q, &l, &err), FTK_E_DOES_NOT_FIT);
         const char *to = strstr(err.message, "memory.device to ");
         assert_non_null(to);
         q.whole.limit = strtoull(to + strlen("memory.device to "), NULL, 10);
-        assert_int_equal(q.whole.limit, l.minimum + q.whole.reserve);
-        assert_int_equal(fti_ladder_plan(&q, &l, &err), FTK_OK);
+        assert_int_equal(q.whole.limit, l.ladder.minimum + q.whole.reserve);
+        assert_int_equal(decide(&q, &l, &err), FTK_OK);
         q.whole.limit--;
-        assert_int_equal(fti_ladder_plan(&q, &l, &err), FTK_E_DOES_NOT_FIT);
+        assert_int_equal(decide(&q, &l, &err), FTK_E_DOES_NOT_FIT);
     }
 }
 
 static void f4_all_experts_count(void **state) {
     ftk_error err = FTK_ERROR_INIT;
-    fti_ladder l;
+    outcome l;
     (void)state;
     fti_ladder_request q = big_model(UINT64_MAX);
     q.residency = FTI_ON;
-    assert_int_equal(fti_ladder_plan(&q, &l, &err), FTK_OK);
+    assert_int_equal(decide(&q, &l, &err), FTK_OK);
     assert_int_equal(l.plan.expert_slots, q.whole.weights_mapped - q.dense_bytes);
     assert_int_equal(l.plan.weights_allocated, q.dense_bytes);
-    assert_int_equal(l.rung_count, 1); /* less KV cache would give no slot */
+    assert_int_equal(l.ladder.rung_count, 1); /* less KV cache would give no slot */
     assert_int_equal(l.plan.context, FTI_DEFAULT_CONTEXT);
 }
 
 static void the_start_shares_fairly(void **state) {
     ftk_error err = FTK_ERROR_INIT;
-    fti_ladder l;
+    outcome l;
     (void)state;
     bool longest = false, shorter = false;
     for (uint64_t size = 2300; size < 26000; size += 100) {
         fti_ladder_request q = big_model(size * MIB);
-        assert_int_equal(fti_ladder_plan(&q, &l, &err), FTK_OK);
-        if (!l.resident) continue;
-        uint64_t last = l.rungs[l.rung_count - 1].expert_slots;
-        assert_true(l.rungs[l.chosen].expert_slots >= last / 2);
-        if (l.chosen > 0) assert_true(l.rungs[l.chosen - 1].expert_slots < last / 2);
+        assert_int_equal(decide(&q, &l, &err), FTK_OK);
+        if (!l.ladder.resident) continue;
+        uint64_t last = l.ladder.rungs[l.ladder.rung_count - 1].expert_slots;
+        assert_true(l.ladder.rungs[l.ladder.chosen].expert_slots >= last / 2);
+        if (l.ladder.chosen > 0)
+            assert_true(l.ladder.rungs[l.ladder.chosen - 1].expert_slots < last / 2);
         longest = longest || l.plan.context == FTI_DEFAULT_CONTEXT;
-        shorter = shorter || l.chosen > 0;
+        shorter = shorter || l.ladder.chosen > 0;
     }
     assert_true(longest && shorter);
 }
 
 static void check_choice(const fti_ladder_request *q, bool resident, const char *why) {
     ftk_error err = FTK_ERROR_INIT;
-    fti_ladder l;
-    assert_int_equal(fti_ladder_plan(q, &l, &err), FTK_OK);
-    assert_int_equal(l.resident, resident);
-    if (!strstr(l.reason, why)) fail_msg("%s", l.reason);
-    assert_true(resident ? l.rung_count > 0 : l.rung_count == 0);
+    outcome l;
+    assert_int_equal(decide(q, &l, &err), FTK_OK);
+    assert_int_equal(l.ladder.resident, resident);
+    if (!strstr(l.ladder.reason, why)) fail_msg("%s", l.ladder.reason);
+    assert_true(resident ? l.ladder.rung_count > 0 : l.ladder.rung_count == 0);
 }
 
 static void f8_slots_or_mapped(void **state) {
@@ -368,6 +379,11 @@ static void f8_slots_or_mapped(void **state) {
     q.residency = FTI_AUTO;
     q.whole.limit = 1000 * MIB;
     check_choice(&q, false, "so do the fewest slots");
+    /* Or fit with a page or two. */
+    q.whole.limit = (1500 + 340 + 72 + 100) * MIB;
+    check_choice(&q, false, "a context of 1024");
+    q.whole.limit += 100 * MIB;
+    check_choice(&q, true, "exceed the budget");
     q.pool_count = 0;
     check_choice(&q, false, "no experts");
     /* Copied weights that leave no room for a context: slots, though they fit. */
