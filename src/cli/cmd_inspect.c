@@ -96,6 +96,36 @@ static void print_tensors(const json_t *report) {
     json_array_foreach(json_object_get(report, "tensors"), i, tensor) print_tensor(tensor);
 }
 
+static void print_slots(const json_t *slots) {
+    size_t i;
+    const json_t *pool;
+    json_array_foreach(slots, i, pool)(void)
+        printf("%-22s %s\n", i ? "" : "slots", json_string_value(pool));
+}
+
+/* The chosen one is marked; those beside it are what more or less context would cost. */
+static void print_rungs(const json_t *rungs) {
+    size_t i, p;
+    const json_t *rung, *slots;
+    fti_cli_size kv, experts;
+    if (json_array_size(rungs) == 0) return;
+    (void)printf("\n%-10s %16s %10s %16s %10s %16s  %s\n", "context", "KV cache", "", "experts", "",
+                 "total", "slots of each pool");
+    json_array_foreach(rungs, i, rung) {
+        bool chosen = json_is_true(json_object_get(rung, "chosen"));
+        (void)printf("%-8" PRIu64 "%2s %16" PRIu64 " %10s %16" PRIu64 " %10s %16" PRIu64 " ",
+                     number(rung, "context"), chosen ? "*" : "", number(rung, "kv_cache"),
+                     fti_cli_size_text(number(rung, "kv_cache"), &kv), number(rung, "expert_slots"),
+                     fti_cli_size_text(number(rung, "expert_slots"), &experts),
+                     number(rung, "total"));
+        json_array_foreach(json_object_get(rung, "slots"), p, slots)(void)
+            printf(" %" JSON_INTEGER_FORMAT, json_integer_value(slots));
+        (void)fputc('\n', stdout);
+    }
+    (void)printf(
+        "* is what the engine opens with; the others are what else the same budget holds.\n");
+}
+
 static void print_memory(json_t *memory) {
     const char *key;
     json_t *value;
@@ -105,12 +135,14 @@ static void print_memory(json_t *memory) {
         bool bytes = json_is_integer(value) && strcmp(key, "context") != 0 &&
                      strcmp(key, "requests") != 0 && strcmp(key, "snapshots") != 0;
         if (!bytes) {
-            print_value(key, value);
+            if (!json_is_array(value)) print_value(key, value);
             continue;
         }
         (void)printf("%-22s %16" PRIu64 "  %s\n", key, number(memory, key),
                      fti_cli_size_text(number(memory, key), &size));
     }
+    print_slots(json_object_get(memory, "slots"));
+    print_rungs(json_object_get(memory, "rungs"));
     (void)printf("The plan is for scheduler.max_running requests at once, as an application runs "
                  "them;\nfreetoken run and chat plan for 1.\n");
 }

@@ -19,7 +19,7 @@
 #include "core/sampler.h"
 #include "core/tokenizer.h"
 #include "freetoken/freetoken.h"
-#include "sched/budget.h"
+#include "sched/ladder.h"
 #include "sched/pages.h"
 
 #define FTI_MAX_NOTES   64u
@@ -126,13 +126,12 @@ struct ftk_engine {
 
     ftk_plan plan;
     uint64_t workspace_bytes;
-    fti_budget budget;
+    fti_budget budget; /* of the ladder's chosen rung */
+    fti_ladder ladder;
 
     ftk_weight *weights;  /* [plan.tensor_count] */
     ftk_bank_view *banks; /* [plan.bank_part_count] */
-    fti_banks pools;      /* of expert slots; in use where `resident` */
-    bool resident;        /* experts lie in slots and come from the file */
-    char residency_reason[200];
+    fti_banks pools;      /* of expert slots; in use where ladder.resident */
     fti_block *owned;     /* copies and computed tensors, [plan.tensor_count + bank_part_count] */
     void **computed;      /* [plan.tensor_count] */
     ftk_kv_view *kv;      /* [plan.kv_layer_count] */

@@ -195,22 +195,26 @@ static uint64_t bank_bytes(const ftk_bank_part *b) {
     return b->experts * expert_bytes(b);
 }
 
-/* With experts in slots the other weights are copied, so that what memory they take is theirs
- * and not the page cache's, which gives way when experts are read. */
-static void count_weights(const ftk_engine *e, bool resident, fti_budget_request *r) {
+static void count_weights(const ftk_engine *e, fti_budget_request *r) {
     const ftk_plan *p = &e->plan;
-    r->weights_mapped = r->weights_allocated = 0;
     for (uint64_t i = 0; i < p->tensor_count; i++) {
         const ftk_tensor_plan *t = tensor_at(p, i);
-        bool mapped = !resident && t->source == FTK_SOURCE_TENSOR &&
-                      mappable(e, t->tensor, t->offset);
+        bool mapped = t->source == FTK_SOURCE_TENSOR && mappable(e, t->tensor, t->offset);
         *(mapped ? &r->weights_mapped : &r->weights_allocated) += tensor_bytes(t);
     }
-    for (uint64_t i = 0; !resident && i < p->bank_part_count; i++) {
+    for (uint64_t i = 0; i < p->bank_part_count; i++) {
         const ftk_bank_part *b = fti_plan_bank(p, i);
         bool mapped = mappable(e, b->tensor, b->offset);
         *(mapped ? &r->weights_mapped : &r->weights_allocated) += bank_bytes(b);
     }
+}
+
+/* With experts in slots the other weights are copied, so that what memory they take is theirs
+ * and not the page cache's, which gives way when experts are read. */
+static uint64_t dense_bytes(const ftk_engine *e) {
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < e->plan.tensor_count; i++) sum += tensor_bytes(tensor_at(&e->plan, i));
+    return sum;
 }
 
 static ftk_status check_kv_type(const ftk_engine *e, ftk_error *err) {
@@ -264,92 +268,45 @@ static uint32_t logit_rows(const ftk_engine *e) {
 
 /* ---- experts in slots or not ---- */
 
-/* What was asked for, or the fewest that a step can run with: those of one row. */
-static uint32_t least_slots(const fti_pool *pool, const struct ftk_config *c) {
-    uint64_t all = (uint64_t)pool->layers * pool->experts;
-    if (c->slots == 0) return pool->used;
-    return c->slots < all ? c->slots : (uint32_t)all;
-}
-
-static ftk_status count_slots(ftk_engine *e, const struct ftk_config *c, uint64_t *bytes,
-                              ftk_error *err) {
-    *bytes = 0;
-    for (uint32_t i = 0; i < e->pools.count; i++) {
-        fti_pool *pool = &e->pools.pools[i];
-        pool->slots = least_slots(pool, c);
-        if (pool->slots < pool->used)
+static ftk_status check_slots(const ftk_engine *e, const struct ftk_config *c, ftk_error *err) {
+    for (uint32_t i = 0; c->slots != 0 && c->residency != FTI_OFF && i < e->pools.count; i++) {
+        uint32_t used = e->pools.pools[i].used;
+        if (c->slots < used)
             return fti_fail(err, FTK_E_DOES_NOT_FIT,
                             "moe.slots: found %u, but a row reads %u experts of a layer at once: "
                             "set at least %u, or auto",
-                            c->slots, pool->used, pool->used);
-        *bytes += fti_pool_bytes(pool, pool->slots);
+                            c->slots, used, used);
     }
     return FTK_OK;
 }
 
-/* Every layer gets the same share of what is left. */
-static void spread_slots(ftk_engine *e, const struct ftk_config *c) {
-    uint64_t left = e->budget.budget - e->budget.total, layers = 0;
-    for (uint32_t i = 0; i < e->pools.count; i++) layers += e->pools.pools[i].layers;
-    for (uint32_t i = 0; c->slots == 0 && i < e->pools.count; i++) {
-        fti_pool *pool = &e->pools.pools[i];
-        uint64_t share = left / layers * pool->layers, before = fti_pool_bytes(pool, pool->slots);
-        uint64_t all = (uint64_t)pool->layers * pool->experts;
-        /* Of one slot with its places in the residency's arrays. */
-        uint64_t each = fti_pool_bytes(pool, 1) - fti_pool_bytes(pool, 0);
-        uint64_t slots = pool->slots + share / each;
-        pool->slots = (uint32_t)(slots < all ? slots : all);
-        e->budget.expert_slots += fti_pool_bytes(pool, pool->slots) - before;
-        e->budget.total += fti_pool_bytes(pool, pool->slots) - before;
-    }
+/* What was asked for, else from the experts of one row to all that there are. */
+static fti_slot_need need_of(const fti_pool *pool, const struct ftk_config *c) {
+    uint64_t all = (uint64_t)pool->layers * pool->experts;
+    uint64_t asked = c->slots < all ? c->slots : all;
+    /* A slot has places in the residency's arrays too. */
+    return (fti_slot_need){.least = c->slots ? asked : pool->used,
+                           .most = c->slots ? asked : all,
+                           .slot_bytes = fti_pool_bytes(pool, 1) - fti_pool_bytes(pool, 0),
+                           .fixed_bytes = fti_pool_bytes(pool, 0)};
 }
 
-static ftk_status plan_resident(ftk_engine *e, const struct ftk_config *c, fti_budget_request *r,
-                                ftk_error *err) {
-    count_weights(e, true, r);
-    FTI_TRY(count_slots(e, c, &r->expert_slots, err));
-    FTI_TRY(fti_budget_plan(r, &e->budget, err));
-    spread_slots(e, c);
-    e->resident = true;
+/* Where experts are whole, the request is as count_weights says. */
+static ftk_status plan_experts(ftk_engine *e, const struct ftk_config *c,
+                               const fti_budget_request *whole, ftk_error *err) {
+    fti_slot_need needs[FTI_LADDER_POOLS];
+    for (uint32_t i = 0; i < e->pools.count && i < FTI_LADDER_POOLS; i++)
+        needs[i] = need_of(&e->pools.pools[i], c);
+    const fti_ladder_request q = {.whole = *whole,
+                                  .dense_bytes = dense_bytes(e),
+                                  .pools = needs,
+                                  .pool_count = e->pools.count,
+                                  .residency = c->residency};
+    FTI_TRY(check_slots(e, c, err));
+    FTI_TRY(fti_ladder_plan(&q, &e->budget, &e->ladder, err));
+    for (uint32_t i = 0; e->ladder.resident && i < e->pools.count; i++)
+        e->pools.pools[i].slots = e->ladder.rungs[e->ladder.chosen].slots[i];
     return FTK_OK;
-}
-
-static ftk_status plan_mapped(ftk_engine *e, fti_budget_request *r, ftk_error *err) {
-    count_weights(e, false, r);
-    r->expert_slots = 0;
-    e->resident = false;
-    return fti_budget_plan(r, &e->budget, err);
-}
-
-/* With auto: slots where the file and the rest do not fit together, and slots do. */
-static ftk_status plan_experts(ftk_engine *e, const struct ftk_config *c, fti_budget_request *r,
-                               ftk_error *err) {
-    char *why = e->residency_reason;
-    size_t size = sizeof e->residency_reason;
-    bool possible = e->pools.count > 0 && c->residency != FTI_OFF;
-    if (c->residency == FTI_ON && possible) {
-        snprintf(why, size, "moe.residency is on");
-        return plan_resident(e, c, r, err);
-    }
-    ftk_error refused = FTK_ERROR_INIT;
-    ftk_status status = plan_mapped(e, r, &refused);
-    uint64_t whole = e->budget.total + r->weights_mapped;
-    snprintf(why, size, "%s",
-             e->pools.count == 0       ? "the model has no experts"
-             : c->residency == FTI_OFF ? "moe.residency is off"
-                                       : "the whole file fits the budget");
-    if (possible && (status != FTK_OK || whole > e->budget.budget)) {
-        fti_budget mapped = e->budget;
-        if (plan_resident(e, c, r, NULL) == FTK_OK) {
-            snprintf(why, size, "the file and the rest exceed the budget");
-            return FTK_OK;
-        }
-        snprintf(why, size, "the file exceeds the budget, but so do the fewest slots: mapped");
-        count_weights(e, false, r);
-        e->budget = mapped;
-        e->resident = false;
-    }
-    return status == FTK_OK ? FTK_OK : fti_fail(err, status, "%-s", refused.message);
 }
 
 ftk_status fti_plan_memory(ftk_engine *e, const struct ftk_config *config, ftk_error *err) {
@@ -376,9 +333,8 @@ ftk_status fti_plan_memory(ftk_engine *e, const struct ftk_config *config, ftk_e
                             .limit = config->memory_device,
                             .reserve = config->memory_reserve};
     FTI_TRY(fti_banks_plan(&e->plan, e->checkpoint, &e->pools, err));
-    uint32_t most = r.kv_tokens ? r.kv_tokens : r.model_context;
-    if (r.kv_tokens == 0 && most > FTI_DEFAULT_CONTEXT) most = FTI_DEFAULT_CONTEXT;
-    b->blocks = (most + FTI_PAGE_TOKENS - 1) / FTI_PAGE_TOKENS;
+    count_weights(e, &r);
+    b->blocks = (fti_budget_wish(&r) + FTI_PAGE_TOKENS - 1) / FTI_PAGE_TOKENS;
     lay_ids(b);
     r.step_buffers = b->id_count * sizeof(int32_t) +
                      (uint64_t)b->logit_rows * e->info.vocabulary * sizeof(float);
@@ -445,7 +401,7 @@ static ftk_status allocate_tables(ftk_engine *e, ftk_error *err) {
 ftk_status fti_allocate(ftk_engine *e, ftk_error *err) {
     fti_step_buffers *b = &e->buffers;
     FTI_TRY(allocate_tables(e, err));
-    if (e->resident) FTI_TRY(fti_banks_allocate(&e->pools, e->backend, err));
+    if (e->ladder.resident) FTI_TRY(fti_banks_allocate(&e->pools, e->backend, err));
     FTI_TRY(allocate_kv(e, err));
     FTI_TRY(allocate_block(e, e->budget.recurrent_state, "recurrent state", &e->state, err));
     FTI_TRY(allocate_block(e, e->workspace_bytes, "workspace", &b->workspace, err));
@@ -486,7 +442,7 @@ static ftk_status place_tensor(ftk_engine *e, uint64_t i, ftk_error *err) {
         FTI_TRY(allocate_block(e, tensor_bytes(t), "computed weights", &e->owned[i], err));
         data = e->computed[i] = e->owned[i].memory;
     } else {
-        data = e->resident ? NULL : adopt(e, t->tensor, t->offset, tensor_bytes(t));
+        data = e->ladder.resident ? NULL : adopt(e, t->tensor, t->offset, tensor_bytes(t));
         if (!data) {
             FTI_TRY(copy_pieces(e, t->tensor, t->offset, tensor_bytes(t), 1, 0, &e->owned[i], err));
             data = e->owned[i].memory;
@@ -538,8 +494,8 @@ ftk_status fti_load_weights(ftk_engine *e, const ftk_open_options *options, ftk_
         FTI_TRY(progress(options, i, tensors + banks, err));
         FTI_TRY(place_tensor(e, i, err));
     }
-    if (e->resident) fti_banks_views(&e->pools, e->banks);
-    for (uint64_t i = 0; !e->resident && i < banks; i++) {
+    if (e->ladder.resident) fti_banks_views(&e->pools, e->banks);
+    for (uint64_t i = 0; !e->ladder.resident && i < banks; i++) {
         FTI_TRY(progress(options, tensors + i, tensors + banks, err));
         FTI_TRY(place_bank(e, i, err));
     }

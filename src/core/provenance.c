@@ -328,13 +328,32 @@ static json_t *policy_json(const ftk_engine *e) {
 /* For each pool "SLOTS of ALL experts of N layers, B bytes each". */
 static json_t *slots_json(const ftk_engine *e) {
     json_t *list = json_array();
-    for (uint32_t i = 0; e->resident && i < e->pools.count; i++) {
+    for (uint32_t i = 0; e->ladder.resident && i < e->pools.count; i++) {
         const fti_pool *pool = &e->pools.pools[i];
         char line[120];
         snprintf(line, sizeof line, "%u of %llu experts of %u layers, %llu bytes each", pool->slots,
                  (unsigned long long)pool->layers * pool->experts, pool->layers,
                  (unsigned long long)pool->slot_bytes);
         fti_json_append(&list, text(line));
+    }
+    return list;
+}
+
+/* From most KV cache to most slots; none where experts are whole. */
+static json_t *rungs_json(const ftk_engine *e) {
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < e->ladder.rung_count; i++) {
+        const fti_rung *rung = &e->ladder.rungs[i];
+        json_t *o = json_object(), *slots = json_array();
+        for (uint32_t p = 0; p < e->pools.count; p++)
+            fti_json_append(&slots, number(rung->slots[p]));
+        fti_json_set(&o, "chosen", json_boolean(i == e->ladder.chosen));
+        fti_json_set(&o, "context", number(rung->context));
+        fti_json_set(&o, "kv_cache", number(rung->kv_cache));
+        fti_json_set(&o, "expert_slots", number(rung->expert_slots));
+        fti_json_set(&o, "total", number(rung->total));
+        fti_json_set(&o, "slots", slots);
+        fti_json_append(&list, o);
     }
     return list;
 }
@@ -353,6 +372,7 @@ static json_t *memory_json(const ftk_engine *e) {
                 {"step_buffers", b->step_buffers},
                 {"total", b->total},
                 {"budget", b->budget},
+                {"minimum", e->ladder.minimum},
                 {"available", b->available},
                 {"allocated", e->backend->ops->memory_used(e->backend)},
                 {"context", b->context},
@@ -363,9 +383,10 @@ static json_t *memory_json(const ftk_engine *e) {
     for (size_t i = 0; i < FTI_COUNT(rows); i++)
         fti_json_set(&o, rows[i].key, number(rows[i].value));
     fti_json_set(&o, "kv_type", text(fti_type_name(e->kv_type)));
-    fti_json_set(&o, "experts", text(e->resident ? "slots" : "mapped"));
-    fti_json_set(&o, "experts_reason", text(e->residency_reason));
+    fti_json_set(&o, "experts", text(e->ladder.resident ? "slots" : "mapped"));
+    fti_json_set(&o, "experts_reason", text(e->ladder.reason));
     fti_json_set(&o, "slots", slots_json(e));
+    fti_json_set(&o, "rungs", rungs_json(e));
     return o;
 }
 

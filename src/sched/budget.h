@@ -48,8 +48,19 @@ typedef struct fti_budget {
     uint32_t snapshots;
 } fti_budget;
 
-/* FTK_E_DOES_NOT_FIT with every number; FTK_E_CONTEXT if kv_tokens exceeds what
- * the model was made for. */
+/* What may be spent: the smaller of limit and available, less the reserve. */
+uint64_t fti_budget_spendable(const fti_budget_request *request);
+/* Tokens that the KV cache should hold, if they fit: those asked for, or the default. */
+uint32_t fti_budget_wish(const fti_budget_request *request);
+/* All but the KV cache, and but snapshots whose number is left to the plan; false on overflow. */
+bool fti_budget_fixed(const fti_budget_request *request, uint64_t *bytes);
+/* FTK_E_CONTEXT if kv_tokens exceeds what the model was made for. */
+ftk_status fti_budget_context(const fti_budget_request *request, ftk_error *err);
+/* FTK_E_DOES_NOT_FIT: so many tokens are the fewest that would do, and what they need with the
+ * rest of the request. */
+ftk_status fti_budget_refuse(const fti_budget_request *request, uint64_t tokens, ftk_error *err);
+
+/* FTK_E_DOES_NOT_FIT with every number, or as fti_budget_context. */
 ftk_status fti_budget_plan(const fti_budget_request *request, fti_budget *plan,
                            ftk_error *err) FTI_WARN_UNUSED;
 

@@ -214,10 +214,10 @@ static void f3_auto_takes_slots_where_the_file_does_not_fit(void **state) {
                                  NULL};
     (void)state;
     ftk_engine *engine = fixture_open(wide.s, NULL);
-    assert_false(engine->resident);
+    assert_false(engine->ladder.resident);
     ftk_engine_close(engine);
     engine = fixture_open(wide.s, small);
-    if (!engine->resident) fail_msg("%s", engine->residency_reason);
+    if (!engine->ladder.resident) fail_msg("%s", engine->ladder.reason);
     assert_int_equal(engine->budget.total, engine->backend->ops->memory_used(engine->backend));
     assert_true(engine->budget.total <= 9u << 20);
     for (uint32_t i = 0; i < engine->pools.count; i++) {
@@ -225,6 +225,73 @@ static void f3_auto_takes_slots_where_the_file_does_not_fit(void **state) {
         assert_true(pool->slots >= pool->used);
         assert_true(pool->slots < pool->layers * pool->experts);
     }
+    ftk_engine_close(engine);
+}
+
+/* Of the rungs that are shown, the one that is marked is what lies in memory; and the minimum
+ * that is shown is enough to open with. */
+static void f3_the_rung_that_is_shown_is_the_one_that_runs(void **state) {
+    char minimum[32];
+    const char *const room[] = {"memory.device",
+                                "17MiB",
+                                "memory.snapshots",
+                                "0",
+                                "scheduler.prefill_tokens",
+                                "16",
+                                "scheduler.max_running",
+                                "1",
+                                NULL};
+    const char *const least[] = {"memory.device",
+                                 minimum,
+                                 "memory.snapshots",
+                                 "0",
+                                 "scheduler.prefill_tokens",
+                                 "16",
+                                 "scheduler.max_running",
+                                 "1",
+                                 "moe.residency",
+                                 "on",
+                                 NULL};
+    ftk_error err = FTK_ERROR_INIT;
+    ftk_engine *engine = fixture_open(wide.s, room);
+    json_t *memory = report(ftk_engine_memory, engine);
+    const json_t *rungs = json_object_get(memory, "rungs");
+    const json_t *rung;
+    size_t i, marked = 0;
+    (void)state;
+    assert_true(json_array_size(rungs) > 1);
+    json_array_foreach(rungs, i, rung) {
+        assert_true(json_number(rung, "total") <= json_number(memory, "budget"));
+        if (!json_is_true(json_object_get(rung, "chosen"))) continue;
+        marked++;
+        assert_int_equal(json_number(rung, "total"),
+                         engine->backend->ops->memory_used(engine->backend));
+        assert_int_equal(json_number(rung, "context"), ftk_engine_context(engine));
+        for (uint32_t p = 0; p < engine->pools.count; p++)
+            assert_int_equal(json_integer_value(json_array_get(json_object_get(rung, "slots"), p)),
+                             engine->pools.pools[p].slots);
+    }
+    assert_int_equal(marked, 1);
+    ftk_engine_close(engine);
+    json_decref(memory);
+    engine = fixture_open(wide.s, room + 2);
+    assert_int_equal(engine->ladder.rung_count, 0); /* whole: there is nothing to choose */
+    ftk_engine_close(engine);
+    snprintf(minimum, sizeof minimum, "1B");
+    assert_int_equal(fixture_try_open(wide.s, least, FTK_OPEN_READY, &engine, &err),
+                     FTK_E_DOES_NOT_FIT);
+    const char *to = strstr(err.message, "memory.device to ");
+    assert_non_null(to);
+    unsigned long long bytes = strtoull(to + strlen("memory.device to "), NULL, 10);
+    snprintf(minimum, sizeof minimum, "%lluB", bytes - 1);
+    assert_int_equal(fixture_try_open(wide.s, least, FTK_OPEN_READY, &engine, &err),
+                     FTK_E_DOES_NOT_FIT);
+    snprintf(minimum, sizeof minimum, "%lluB", bytes);
+    engine = fixture_open(wide.s, least);
+    assert_int_equal(engine->budget.total, bytes);
+    assert_int_equal(engine->backend->ops->memory_used(engine->backend), bytes);
+    for (uint32_t p = 0; p < engine->pools.count; p++)
+        assert_int_equal(engine->pools.pools[p].slots, engine->pools.pools[p].used);
     ftk_engine_close(engine);
 }
 
@@ -273,6 +340,7 @@ int main(void) {
         cmocka_unit_test(the_demo_model_too),
         cmocka_unit_test(g8_fewer_slots_than_a_row_reads_are_refused),
         cmocka_unit_test(f3_auto_takes_slots_where_the_file_does_not_fit),
+        cmocka_unit_test(f3_the_rung_that_is_shown_is_the_one_that_runs),
         cmocka_unit_test(an_unreadable_expert_fails_its_requests_alone),
     };
     return cmocka_run_group_tests(tests, write_wide, scratch_teardown);
