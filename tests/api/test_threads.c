@@ -246,37 +246,45 @@ static void eight_callers(void **state) {
     ftk_engine_close(engine);
 }
 
-/* The same where their requests push each other aside. */
+/* Who pushes whom aside is up to the system's scheduler, and once in a while nobody does. */
+#define TRIES (FIXTURE_SLOW_BUILD ? 1 : 12)
+
+/* The same in so little room that requests push each other aside: how many were. */
+static uint64_t run_in_little_room(const char *swap, size_t way) {
+    const char *const settings[] = {"scheduler.max_running",
+                                    "4",
+                                    "memory.kv_tokens",
+                                    "128",
+                                    "memory.snapshots",
+                                    "6",
+                                    "scheduler.overcommit",
+                                    "true",
+                                    "scheduler.swap",
+                                    swap,
+                                    "backend.threads",
+                                    "1",
+                                    NULL};
+    ftk_engine *engine = fixture_open(DEMO_MODEL, settings);
+    caller callers[THREADS];
+    expect_start(engine, FTK_OK);
+    assert_int_equal(start_callers(callers, engine, use_all_of_it), 0);
+    join_callers(callers);
+    assert_int_equal(ftk_engine_stop(engine, NULL), FTK_OK);
+    expect_idle(engine);
+    assert_null(fti_holdings_fault(engine->service));
+    uint64_t preempted = engine->service->stats.preempted[way];
+    ftk_engine_close(engine);
+    return preempted;
+}
+
 static void eight_callers_in_little_room(void **state) {
     static const char *const swaps[] = {"0", "8MiB"};
     (void)state;
-    for (size_t i = 0; i < FTI_COUNT(swaps); i++) {
-        const char *const settings[] = {"scheduler.max_running",
-                                        "4",
-                                        "memory.kv_tokens",
-                                        "128",
-                                        "memory.snapshots",
-                                        "6",
-                                        "scheduler.overcommit",
-                                        "true",
-                                        "scheduler.swap",
-                                        swaps[i],
-                                        "backend.threads",
-                                        "1",
-                                        NULL};
-        ftk_engine *engine = fixture_open(DEMO_MODEL, settings);
-        caller callers[THREADS];
-        expect_start(engine, FTK_OK);
-        assert_int_equal(start_callers(callers, engine, use_all_of_it), 0);
-        join_callers(callers);
-        assert_int_equal(ftk_engine_stop(engine, NULL), FTK_OK);
-        expect_idle(engine);
-        const fti_service *s = engine->service;
-        assert_null(fti_holdings_fault(s));
-        print_message("%lu preempted, %lu tokens reused\n", (unsigned long)s->stats.preempted[i],
-                      (unsigned long)s->stats.reused);
-        if (!FIXTURE_SLOW_BUILD) assert_true(s->stats.preempted[i] > 0);
-        ftk_engine_close(engine);
+    for (size_t way = 0; way < FTI_COUNT(swaps); way++) {
+        uint64_t preempted = 0;
+        for (int i = 0; i < TRIES && preempted == 0; i++)
+            preempted = run_in_little_room(swaps[way], way);
+        if (!FIXTURE_SLOW_BUILD) assert_true(preempted > 0);
     }
 }
 
