@@ -16,6 +16,7 @@
 #include <openssl/sha.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <sys/auxv.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -24,7 +25,7 @@
 
 /* ---- what the code under test calls ---- */
 
-static unsigned digests; /* begun */
+static atomic_uint digests; /* begun, by any thread */
 static void (*on_digest)(void);
 
 /* Takes the place of libcrypto's, so that each file that is hashed is counted. */
