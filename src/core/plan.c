@@ -60,18 +60,22 @@ static ftk_status operator_reads(const ftk_engine *e, ftk_str name, uint32_t typ
                                fti_show(name).text, fti_type_name(type), e->backend->ops->name);
 }
 
-/* What an entry states, held against the tensor that it names; NULL if there is none. */
-static ftk_status check_source(const ftk_engine *e, const char *where, uint64_t tensor,
-                               uint32_t type, const fti_tensor **source, ftk_error *err) {
+/* The tensor that an entry names, if it is as the entry says; NULL, and what is wrong in *err,
+ * if it is not. */
+static const fti_tensor *find_source(const ftk_engine *e, const char *where, uint64_t tensor,
+                                     uint32_t type, ftk_error *err) {
     char what[160];
     uint64_t count = fti_checkpoint_tensor_count(e->checkpoint);
     snprintf(what, sizeof what, "found tensor %llu, wanted one of the checkpoint's %llu",
              (unsigned long long)tensor, (unsigned long long)count);
-    if (tensor >= count) return broken_plan(e, err, where, what);
-    *source = fti_checkpoint_tensor(e->checkpoint, (size_t)tensor);
-    snprintf(what, sizeof what, "found type %s, wanted %s as stored", fti_type_name(type),
-             fti_type_name((*source)->type));
-    return (*source)->type == type ? FTK_OK : broken_plan(e, err, where, what);
+    const fti_tensor *source = NULL;
+    if (tensor < count) source = fti_checkpoint_tensor(e->checkpoint, (size_t)tensor);
+    if (source && source->type == type) return source;
+    if (source)
+        snprintf(what, sizeof what, "found type %s, wanted %s as stored", fti_type_name(type),
+                 fti_type_name(source->type));
+    (void)broken_plan(e, err, where, what);
+    return NULL;
 }
 
 static ftk_status outside_source(const ftk_engine *e, const char *where, uint64_t offset,
@@ -97,7 +101,6 @@ static ftk_status odd_shape(const ftk_engine *e, const char *where, uint64_t row
 static ftk_status check_tensor(const ftk_engine *e, uint64_t i, ftk_error *err) {
     const ftk_tensor_plan *t = tensor_at(&e->plan, i);
     uint64_t row_bytes = row_bytes_of(t->type, t->cols), bytes;
-    const fti_tensor *source = NULL;
     char where[160];
     snprintf(where, sizeof where, "entry %llu '%s'", (unsigned long long)i, fti_show(t->name).text);
     if (row_bytes == 0 || t->rows == 0 || !fti_mul_u64(t->rows, row_bytes, &bytes))
@@ -108,7 +111,8 @@ static ftk_status check_tensor(const ftk_engine *e, uint64_t i, ftk_error *err) 
         return broken_plan(e, err, where,
                            "found an unknown source, wanted FTK_SOURCE_TENSOR or "
                            "FTK_SOURCE_COMPUTED");
-    FTI_TRY(check_source(e, where, t->tensor, t->type, &source, err));
+    const fti_tensor *source = find_source(e, where, t->tensor, t->type, err);
+    if (!source) return FTK_E_PROVIDER_CONTRACT;
     if (!lies_inside(t->offset, t->rows, row_bytes, 1, 0, source->bytes))
         return outside_source(e, where, t->offset, t->rows, t->cols, source, err);
     return FTK_OK;
@@ -117,7 +121,6 @@ static ftk_status check_tensor(const ftk_engine *e, uint64_t i, ftk_error *err) 
 static ftk_status check_bank(const ftk_engine *e, uint64_t i, ftk_error *err) {
     const ftk_bank_part *b = fti_plan_bank(&e->plan, i);
     uint64_t row_bytes = row_bytes_of(b->type, b->cols);
-    const fti_tensor *source = NULL;
     char where[160];
     snprintf(where, sizeof where, "bank part %llu '%s' of layer %u", (unsigned long long)i,
              fti_show(b->part).text, b->layer);
@@ -125,7 +128,8 @@ static ftk_status check_bank(const ftk_engine *e, uint64_t i, ftk_error *err) {
         return odd_shape(e, where, b->rows, b->cols, b->type, err);
     if (b->used == 0 || b->used > b->experts)
         return broken_plan(e, err, where, "found `used` outside 1 to `experts`");
-    FTI_TRY(check_source(e, where, b->tensor, b->type, &source, err));
+    const fti_tensor *source = find_source(e, where, b->tensor, b->type, err);
+    if (!source) return FTK_E_PROVIDER_CONTRACT;
     FTI_TRY(operator_reads(e, source->name, b->type, err));
     if (!lies_inside(b->offset, b->rows, row_bytes, b->experts, b->expert_stride, source->bytes))
         return outside_source(e, where, b->offset, b->experts * b->rows, b->cols, source, err);
