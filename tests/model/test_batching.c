@@ -461,11 +461,21 @@ static void run_some_cells(void) {
     }
 }
 
+/* The cells above have shown the threads; these two would take a quarter of an hour more. */
+static void skip_under_thread_sanitizer(void) {
+#if defined(__SANITIZE_THREAD__)
+    print_message("skip: the cells of the matrix have the same threads, and ThreadSanitizer takes "
+                  "minutes\n");
+    skip();
+#endif
+}
+
 /* Pages have other sizes then, and their rows scales of their own. */
 static void any_type_of_the_cache(void **state) {
     static const char *const types[] = {"q8_0", "bf16", "f32"};
     const uint64_t of_f16 = solo[0].logits[TOKENS - 1];
     (void)state;
+    skip_under_thread_sanitizer();
     for (size_t t = 0; t < (FIXTURE_SLOW_BUILD ? 1 : FTI_COUNT(types)); t++) {
         kv_type = types[t];
         run_some_cells();
@@ -477,6 +487,7 @@ static void any_type_of_the_cache(void **state) {
 /* Such a model goes on from any page. */
 static void without_a_recurrent_state(void **state) {
     (void)state;
+    skip_under_thread_sanitizer();
     write_model("stateless.gguf", 1);
     const cell c = cell_of(0);
     ftk_engine *engine = open_cell(&c);
