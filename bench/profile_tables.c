@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bandwidth.h"
+#include "core/base.h"
 
 static struct {
     ftk_provider_entry entry;
@@ -102,10 +103,6 @@ static ftk_status timed_launch(ftk_stream *stream, const ftk_cpu_launch *launch)
 
 /* ---- the provider's face ---- */
 
-static bool is(ftk_str name, const char *text) {
-    return name.size == strlen(text) && memcmp(name.data, text, (size_t)name.size) == 0;
-}
-
 static const ftk_if_operators *time_operators(const ftk_if_operators *real) {
     shim.operators = real;
     shim.timed_operators = *real;
@@ -128,8 +125,8 @@ static const ftk_if_operators *time_operators(const ftk_if_operators *real) {
 
 static const void *query(ftk_core_ctx *ctx, ftk_str name, uint32_t level) {
     const void *table = shim.host->query(ctx, name, level);
-    if (table && is(name, "operators")) return time_operators(table);
-    if (!table || !is(name, "kernels")) return table;
+    if (table && fti_str_is(name, "operators")) return time_operators(table);
+    if (!table || !fti_str_is(name, "kernels")) return table;
     shim.kernels = table;
     shim.timed_kernels = *shim.kernels;
     shim.timed_kernels.launch_cpu = timed_launch;

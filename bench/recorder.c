@@ -25,12 +25,6 @@ static struct {
 
 /* ---- the layers ---- */
 
-static uint64_t part_bytes(const ftk_bank_part *part) {
-    uint32_t elements, bytes;
-    if (!fti_type_block(part->type, &elements, &bytes)) return 0;
-    return part->rows * (part->cols / elements) * bytes;
-}
-
 /* The layer of the trace that a part belongs to; parts of one layer lie together. */
 static bool add_part(fti_trace_layer *layers, size_t *count, const ftk_bank_part *part) {
     if (*count == 0 || layers[*count - 1].layer != part->layer)
@@ -38,7 +32,7 @@ static bool add_part(fti_trace_layer *layers, size_t *count, const ftk_bank_part
             .layer = part->layer, .experts = part->experts, .used = part->used};
     fti_trace_layer *l = &layers[*count - 1];
     if (l->part_count == FTI_TRACE_PARTS) return false;
-    l->part_bytes[l->part_count++] = part_bytes(part);
+    l->part_bytes[l->part_count++] = part->rows * fti_type_row_bytes(part->type, part->cols);
     return true;
 }
 
@@ -117,10 +111,7 @@ static ftk_status run(ftk_model *model, const ftk_step *step) {
 
 static const void *query(ftk_core_ctx *ctx, ftk_str name, uint32_t level) {
     const void *table = shim.host->query(ctx, name, level);
-    static const char operators[] = "operators";
-    if (!table || name.size != sizeof operators - 1 ||
-        memcmp(name.data, operators, sizeof operators - 1) != 0)
-        return table;
+    if (!table || !fti_str_is(name, "operators")) return table;
     shim.operators = table;
     shim.watched = *shim.operators;
     shim.watched.grouped_matmul = watched_grouped_matmul;

@@ -28,14 +28,6 @@ static const ftk_kv_layer *kv_at(const ftk_plan *p, uint64_t i) {
 
 /* ---- the plan ---- */
 
-/* Bytes of a row, 0 if the type has none or cols is no multiple of its block. */
-static uint64_t row_bytes_of(uint32_t type, uint64_t cols) {
-    uint32_t elements, bytes;
-    uint64_t out;
-    if (!fti_type_block(type, &elements, &bytes) || cols == 0 || cols % elements) return 0;
-    return fti_mul_u64(cols / elements, bytes, &out) ? out : 0;
-}
-
 static bool lies_inside(uint64_t offset, uint64_t bytes, uint64_t count, uint64_t stride,
                         uint64_t size) {
     uint64_t end;
@@ -53,7 +45,7 @@ static const fti_tensor *source_of(const fti_pc_mock *m, uint64_t index) {
 
 static bool check_tensor(const fti_pc_mock *m, uint64_t i) {
     const ftk_tensor_plan *t = tensor_at(&m->plan, i);
-    uint64_t row = row_bytes_of(t->type, t->cols), bytes = 0;
+    uint64_t row = fti_type_row_bytes(t->type, t->cols), bytes = 0;
     bool shaped = row > 0 && t->rows > 0 && fti_mul_u64(row, t->rows, &bytes);
     if (t->source == FTK_SOURCE_COMPUTED || !shaped)
         return fti_pc_check(shaped,
@@ -78,7 +70,7 @@ static bool check_tensor(const fti_pc_mock *m, uint64_t i) {
 }
 
 static bool check_bank(const fti_pc_mock *m, const ftk_bank_part *b) {
-    uint64_t row = row_bytes_of(b->type, b->cols), bytes = 0;
+    uint64_t row = fti_type_row_bytes(b->type, b->cols), bytes = 0;
     const fti_tensor *source = source_of(m, b->tensor);
     bool good = row > 0 && b->rows > 0 && fti_mul_u64(row, b->rows, &bytes) && source &&
                 source->type == b->type && b->used > 0 && b->used <= b->experts &&
@@ -151,7 +143,7 @@ static const void *place(fti_pc_mock *m, uint64_t tensor, uint64_t offset, uint6
 
 static bool make_tensor(fti_pc_mock *m, uint64_t i) {
     const ftk_tensor_plan *t = tensor_at(&m->plan, i);
-    uint64_t row = row_bytes_of(t->type, t->cols), stride = 0;
+    uint64_t row = fti_type_row_bytes(t->type, t->cols), stride = 0;
     const void *data;
     if (t->source == FTK_SOURCE_COMPUTED) {
         fti_pc_area *area = chain(
@@ -172,7 +164,7 @@ static bool make_tensor(fti_pc_mock *m, uint64_t i) {
 
 static bool make_bank(fti_pc_mock *m, uint64_t i) {
     const ftk_bank_part *b = bank_at(&m->plan, i);
-    uint64_t row = row_bytes_of(b->type, b->cols), stride = b->expert_stride;
+    uint64_t row = fti_type_row_bytes(b->type, b->cols), stride = b->expert_stride;
     const void *data = place(m, b->tensor, b->offset, row * b->rows, b->experts, &stride);
     m->banks[i] = (ftk_bank_view){.struct_size = (uint32_t)sizeof(ftk_bank_view),
                                   .type = b->type,

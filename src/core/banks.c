@@ -5,12 +5,6 @@
 
 /* ---- grouping ---- */
 
-static uint64_t part_bytes(const ftk_bank_part *b) {
-    uint32_t elements, bytes;
-    if (!fti_type_block(b->type, &elements, &bytes)) return 0;
-    return b->rows * (b->cols / elements * bytes);
-}
-
 static bool same_geometry(const ftk_bank_part *a, const ftk_bank_part *b) {
     return a->type == b->type && a->rows == b->rows && a->cols == b->cols &&
            a->experts == b->experts && a->used == b->used;
@@ -63,12 +57,12 @@ static fti_pool *new_pool(fti_banks *b, const uint64_t *entries, uint32_t count,
     pool->experts = first->experts;
     pool->used = first->used;
     pool->banks = b;
-    pool->model_layers = fti_calloc(layers, sizeof *pool->model_layers);
-    bool complete = pool->model_layers != NULL;
+    bool complete = true;
     b->count++;
     for (pool->parts = 0; pool->parts < count; pool->parts++) {
         fti_pool_part *part = &pool->part[pool->parts];
-        part->bytes = part_bytes(fti_plan_bank(b->plan, entries[pool->parts]));
+        const ftk_bank_part *planned = fti_plan_bank(b->plan, entries[pool->parts]);
+        part->bytes = planned->rows * fti_type_row_bytes(planned->type, planned->cols);
         part->plan_index = fti_calloc(layers, sizeof *part->plan_index);
         part->shift = fti_calloc(layers, sizeof *part->shift);
         complete = complete && part->plan_index && part->shift;
@@ -83,12 +77,12 @@ static uint64_t shift_of(const fti_banks *b, const ftk_bank_part *p) {
     return whole_pages ? at % FTI_BANK_PAGE : 0;
 }
 
-static void add_layer(const fti_banks *b, fti_pool *pool, uint32_t layer, const uint64_t *entries) {
+static void add_layer(const fti_banks *b, fti_pool *pool, const uint64_t *entries) {
     for (uint32_t p = 0; p < pool->parts; p++) {
         pool->part[p].plan_index[pool->layers] = entries[p];
         pool->part[p].shift[pool->layers] = shift_of(b, fti_plan_bank(b->plan, entries[p]));
     }
-    pool->model_layers[pool->layers++] = layer;
+    pool->layers++;
 }
 
 /* A slot has room for the pages that its expert lies in, however it is shifted. */
@@ -104,31 +98,31 @@ static void size_slots(fti_pool *pool) {
     }
 }
 
-static uint32_t layer_count(const ftk_plan *plan) {
-    uint32_t most = 0;
-    for (uint64_t i = 0; i < plan->bank_part_count; i++) {
-        uint32_t layer = fti_plan_bank(plan, i)->layer;
-        if (layer != UINT32_MAX && layer >= most) most = layer + 1;
-    }
-    return most;
+/* True for the first entry of its layer. */
+static bool begins_layer(const ftk_plan *plan, uint64_t entry) {
+    uint32_t layer = fti_plan_bank(plan, entry)->layer;
+    uint64_t i = 0;
+    while (fti_plan_bank(plan, i)->layer != layer) i++;
+    return i == entry;
 }
 
 ftk_status fti_banks_plan(const ftk_plan *plan, const fti_checkpoint *checkpoint, fti_banks *b,
                           ftk_error *err) {
-    uint32_t layers = layer_count(plan);
+    size_t most = (size_t)plan->bank_part_count; /* layers, and pools */
     *b = (fti_banks){.checkpoint = checkpoint, .plan = plan};
-    if (layers == 0) return FTK_OK;
-    b->pools = fti_calloc((size_t)plan->bank_part_count, sizeof *b->pools);
-    if (!b->pools) return fti_no_memory(err, layers * sizeof *b->pools, "the expert pools");
-    for (uint32_t layer = 0; layer < layers; layer++) {
+    if (most == 0) return FTK_OK;
+    b->pools = fti_calloc(most, sizeof *b->pools);
+    if (!b->pools) return fti_no_memory(err, most * sizeof *b->pools, "the expert pools");
+    for (uint64_t i = 0; i < most; i++) {
         uint64_t entries[FTI_BANK_MAX_PARTS] = {0};
+        uint32_t layer = fti_plan_bank(plan, i)->layer;
+        if (!begins_layer(plan, i)) continue;
         uint32_t count = parts_of(plan, layer, entries);
-        if (count == 0) continue;
         FTI_TRY(check_layer(plan, layer, entries, count, err));
         fti_pool *pool = find_pool(b, entries, count);
-        if (!pool) pool = new_pool(b, entries, count, layers);
-        if (!pool) return fti_no_memory(err, layers * sizeof(uint64_t), "the expert pools");
-        add_layer(b, pool, layer, entries);
+        if (!pool) pool = new_pool(b, entries, count, most);
+        if (!pool) return fti_no_memory(err, most * sizeof(uint64_t), "the expert pools");
+        add_layer(b, pool, entries);
     }
     for (uint32_t i = 0; i < b->count; i++) size_slots(&b->pools[i]);
     return FTK_OK;
@@ -258,7 +252,6 @@ static void release_pool(fti_banks *b, fti_pool *pool) {
         fti_free(pool->part[p].plan_index);
         fti_free(pool->part[p].shift);
     }
-    fti_free(pool->model_layers);
 }
 
 void fti_banks_release(fti_banks *b) {

@@ -27,7 +27,6 @@ typedef struct fti_pool_part {
 typedef struct fti_pool {
     uint32_t layers, experts, used, parts;
     uint32_t slots;
-    uint32_t *model_layers; /* [layers] */
     fti_pool_part part[FTI_BANK_MAX_PARTS];
     uint64_t slot_bytes; /* of all parts together */
     fti_bank_pool *bank;

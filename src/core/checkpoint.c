@@ -724,3 +724,10 @@ bool fti_type_block(uint32_t type, uint32_t *elements, uint32_t *bytes) {
     *bytes = tensor_types[type].bytes;
     return true;
 }
+
+uint64_t fti_type_row_bytes(uint32_t type, uint64_t cols) {
+    uint32_t elements, bytes;
+    uint64_t out;
+    if (!fti_type_block(type, &elements, &bytes) || cols == 0 || cols % elements) return 0;
+    return fti_mul_u64(cols / elements, bytes, &out) ? out : 0;
+}

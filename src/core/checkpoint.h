@@ -117,5 +117,7 @@ ftk_status fti_meta_get_strings(const fti_checkpoint *, ftk_str key, ftk_str *ou
  * false for unknown and removed types. */
 const char *fti_type_name(uint32_t type);
 bool fti_type_block(uint32_t type, uint32_t *elements, uint32_t *bytes);
+/* Of `cols` elements; 0 if the type has no blocks, or cols is 0 or no multiple of one. */
+uint64_t fti_type_row_bytes(uint32_t type, uint64_t cols);
 
 #endif

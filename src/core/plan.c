@@ -33,14 +33,6 @@ static ftk_status broken_plan(const ftk_engine *e, ftk_error *err, const char *w
                     e->provider->manifest->name, where, what);
 }
 
-/* Bytes of a row, or 0 if the type has none or cols is no multiple of its block. */
-static uint64_t row_bytes_of(uint32_t type, uint64_t cols) {
-    uint32_t elements, bytes;
-    uint64_t out;
-    if (!fti_type_block(type, &elements, &bytes) || cols == 0 || cols % elements) return 0;
-    return fti_mul_u64(cols / elements, bytes, &out) ? out : 0;
-}
-
 /* True if count matrices of rows x row_bytes, `stride` apart from `offset` on, lie in
  * `size` bytes. */
 static bool lies_inside(uint64_t offset, uint64_t rows, uint64_t row_bytes, uint64_t count,
@@ -100,7 +92,7 @@ static ftk_status odd_shape(const ftk_engine *e, const char *where, uint64_t row
 
 static ftk_status check_tensor(const ftk_engine *e, uint64_t i, ftk_error *err) {
     const ftk_tensor_plan *t = tensor_at(&e->plan, i);
-    uint64_t row_bytes = row_bytes_of(t->type, t->cols), bytes;
+    uint64_t row_bytes = fti_type_row_bytes(t->type, t->cols), bytes;
     char where[160];
     snprintf(where, sizeof where, "entry %llu '%s'", (unsigned long long)i, fti_show(t->name).text);
     if (row_bytes == 0 || t->rows == 0 || !fti_mul_u64(t->rows, row_bytes, &bytes))
@@ -120,7 +112,7 @@ static ftk_status check_tensor(const ftk_engine *e, uint64_t i, ftk_error *err) 
 
 static ftk_status check_bank(const ftk_engine *e, uint64_t i, ftk_error *err) {
     const ftk_bank_part *b = fti_plan_bank(&e->plan, i);
-    uint64_t row_bytes = row_bytes_of(b->type, b->cols);
+    uint64_t row_bytes = fti_type_row_bytes(b->type, b->cols);
     char where[160];
     snprintf(where, sizeof where, "bank part %llu '%s' of layer %u", (unsigned long long)i,
              fti_show(b->part).text, b->layer);
@@ -186,13 +178,13 @@ static bool mappable(const ftk_engine *e, uint64_t tensor, uint64_t offset) {
 }
 
 static uint64_t tensor_bytes(const ftk_tensor_plan *t) {
-    return t->rows * row_bytes_of(t->type, t->cols);
+    return t->rows * fti_type_row_bytes(t->type, t->cols);
 }
 
 /* Of one expert's matrix, and of all: a part of a fused tensor leaves gaps between
  * them, which are another part's. */
 static uint64_t expert_bytes(const ftk_bank_part *b) {
-    return b->rows * row_bytes_of(b->type, b->cols);
+    return b->rows * fti_type_row_bytes(b->type, b->cols);
 }
 
 static uint64_t bank_bytes(const ftk_bank_part *b) {
@@ -457,7 +449,7 @@ static ftk_status place_tensor(ftk_engine *e, uint64_t i, ftk_error *err) {
                                  .layout = FTK_LAYOUT_RAW,
                                  .rows = t->rows,
                                  .cols = t->cols,
-                                 .row_bytes = row_bytes_of(t->type, t->cols),
+                                 .row_bytes = fti_type_row_bytes(t->type, t->cols),
                                  .data = data};
     return FTK_OK;
 }
@@ -478,7 +470,7 @@ static ftk_status place_bank(ftk_engine *e, uint64_t i, ftk_error *err) {
                                   .experts = b->experts,
                                   .rows = b->rows,
                                   .cols = b->cols,
-                                  .row_bytes = row_bytes_of(b->type, b->cols),
+                                  .row_bytes = fti_type_row_bytes(b->type, b->cols),
                                   .expert_stride = stride,
                                   .base = data};
     return FTK_OK;

@@ -66,6 +66,13 @@ static uint64_t submit(ftk_engine *engine, uint32_t i, taker *t) {
     return id;
 }
 
+static void run_to_end(ftk_engine *engine) {
+    uint32_t rows = 1;
+    ftk_error err = FTK_ERROR_INIT;
+    while (rows > 0)
+        if (ftk_engine_step(engine, &rows, &err) != FTK_OK) fail_msg("%s", err.message);
+}
+
 static result run_engine(const char *path, const char *const *settings, uint32_t chunk) {
     result out = {0};
     taker takers[REQUESTS];
@@ -78,10 +85,7 @@ static result run_engine(const char *path, const char *const *settings, uint32_t
         takers[i] = (taker){out.tokens[i], &out.counts[i], -1};
         submit(engine, i, &takers[i]);
     }
-    uint32_t rows = 1;
-    ftk_error err = FTK_ERROR_INIT;
-    while (rows > 0)
-        if (ftk_engine_step(engine, &rows, &err) != FTK_OK) fail_msg("%s", err.message);
+    run_to_end(engine);
     for (uint32_t i = 0; i < REQUESTS; i++) assert_int_equal(takers[i].finish, FTK_FINISH_LENGTH);
     out.experts = fti_banks_count(&engine->pools);
     ftk_engine_close(engine);
@@ -320,13 +324,11 @@ static void an_unreadable_expert_fails_its_requests_alone(void **state) {
     uint32_t again_count = 0, wanted_count = 0;
     taker u = {again, &again_count, -1}, w = {wanted, &wanted_count, -1};
     submit(engine, 2, &u);
-    rows = 1;
-    while (rows > 0) assert_int_equal(ftk_engine_step(engine, &rows, &err), FTK_OK);
+    run_to_end(engine);
     ftk_engine_close(engine);
     engine = fixture_open(wide.s, NULL);
     submit(engine, 2, &w);
-    rows = 1;
-    while (rows > 0) assert_int_equal(ftk_engine_step(engine, &rows, &err), FTK_OK);
+    run_to_end(engine);
     ftk_engine_close(engine);
     assert_int_equal(u.finish, FTK_FINISH_LENGTH);
     assert_int_equal(again_count, wanted_count);
